@@ -56,8 +56,10 @@ class GroupedMuon:
     their names by shape. others: the names of all else. step_of: a step at η = 1 from momentum, gradient and decay.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], step_of: StepOf = muon_step) -> None:
-        self._parameters, self._rule, self._step_of = parameters, MuonSpec(), step_of
+    def __init__(
+        self, parameters: Mapping[str, Tensor], step_of: StepOf = muon_step, rule: MuonSpec | None = None
+    ) -> None:
+        self._parameters, self._rule, self._step_of = parameters, rule or MuonSpec(), step_of
         of_all = [Parameter(name=name, shape=tuple(one.shape)) for name, one in parameters.items()]
         self.groups: dict[tuple[int, ...], list[str]] = defaultdict(list)
         for one in of_all:
@@ -89,7 +91,9 @@ class GroupedMuon:
 
 def make_optimizer(arm: Arm, parameters: Mapping[str, Tensor]) -> Optimizer:
     """The arm's optimizer, of dense gradients or of local steps."""
-    return GroupedMuon(parameters) if arm.momentum else AdamW(parameters, arm.beta)
+    if arm.momentum:
+        return GroupedMuon(parameters, rule=MuonSpec(adamw_rate=arm.adamw_rate))
+    return AdamW(parameters, arm.beta)
 
 
 class AllReduce:

@@ -23,7 +23,8 @@ class Arm:
 
     kind: the method. rate, outer: where the sweep of the learning rate begins, and of the outer rate; outer 0: it has
     none. demo, rule: for the kinds that compress. local_steps: H, inner steps of a node in a round. beta: of AdamW's
-    second moment. momentum: of Muon; 0: AdamW. outer_momentum: of the outer step. codec, pull: in a gossip run; pull:
+    second moment. momentum: of Muon; 0: AdamW. adamw_rate: factor on the rate of what takes no steps of Muon, in the
+    dense kinds. outer_momentum: of the outer step. codec, pull: in a gossip run; pull:
     `exchange.gradient_pull`.
     """
 
@@ -37,6 +38,7 @@ class Arm:
     beta: float = 0.99
     codec: str = ""
     momentum: float = 0.0
+    adamw_rate: float = MuonSpec().adamw_rate
     pull: float = 0.0
     outer: float = 0.0
     outer_momentum: float = 0.0
@@ -56,8 +58,8 @@ class Arm:
         return found
 
 
-ADAMW, MUON, REFERENCE, DEFAULT = "adamw", "muon", "reference", "thinwire"
-DENSE = (ADAMW, MUON)
+ADAMW, MUON, MUON_HALF, REFERENCE, DEFAULT = "adamw", "muon", "muon-half", "reference", "thinwire"
+DENSE = (ADAMW, MUON, MUON_HALF)
 """The arms of the yardstick: all others are compared with the better of them."""
 LOCAL_MUON = "muon-4"
 """Local steps with at least 150 times fewer bytes than a ring of sixteen nodes or more."""
@@ -73,6 +75,13 @@ _MERGED = Arm(
     DemoSpec.model_validate(MergedMuonSpec.DEMO_DEFAULTS),
     MergedMuonSpec(),
 )
+_MUON = Arm(
+    MUON,
+    "Muon, momentum 0.9, embeddings and vectors at 0.2 times the rate, every gradient exchanged",
+    "muon",
+    1.5e-2,
+    momentum=_MOMENTUM,
+)
 _MUON_RULE = LocalMuonSpec(micro_batch=1 << 20)
 _LOCAL = 32
 """H of the arms of others, in place of the 30 that MuLoCo and SparseLoCo publish, so that all arms train on equally
@@ -87,7 +96,8 @@ _GOSSIP = Arm(
 )
 _TABLE = (
     Arm(ADAMW, "AdamW, β 0.9 and 0.99, every gradient exchanged", "adamw", 3e-3),
-    Arm(MUON, "Muon, momentum 0.9, every gradient exchanged", "muon", 1.5e-2, momentum=_MOMENTUM),
+    _MUON,
+    replace(_MUON, name=MUON_HALF, what=_MUON.what.replace("0.2", "0.5"), adamw_rate=0.5),
     Arm(DEFAULT, "the contract's defaults: signs of the largest 96 components of a tile", "votes", 2e-3),
     Arm(
         LOCAL_MUON,

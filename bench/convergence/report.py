@@ -10,7 +10,7 @@ from statistics import mean, median
 
 import torch
 
-from bench.convergence.arms import ARMS, DENSE
+from bench.convergence.arms import ADAMW, ARMS, DENSE, MUON
 from bench.convergence.plan import (
     FOUR_LONG,
     FOUR_SHORT,
@@ -92,7 +92,7 @@ class ArmSummary:
         return ring_bytes(self.nodes) / (sum(self.traffic) * size.samples * size.spec.context)
 
     def cells(self, dense: ArmSummary | None, slope: float | None = None) -> list[str]:
-        """The cells of its row; see `TITLES`. dense: the better of the dense arms. slope: see `slope_of`."""
+        """The cells of its row; see `TITLES`. dense: the best of the dense arms. slope: see `slope_of`."""
         run, losses, up_and_down = self.results[0].run, [result.loss for result in self.results], self.traffic
         above = self.above(dense) if dense else None
         tokens = None if above is None or not slope else tokens_for_equal_loss(above, slope)
@@ -118,16 +118,16 @@ TITLES = (
 
 
 def tokens_for_equal_loss(above: float, slope: float) -> float:
-    """How many times the tokens of the better dense arm does an arm need for the same loss? above: see `ArmSummary`."""
+    """How many times the tokens of the best dense arm does an arm need for the same loss? above: see `ArmSummary`."""
     return float((1 + above) ** (1 / slope))
 
 
 def slope_of(cell: Cell, results: Sequence[Result]) -> float | None:
-    """s, if the loss of the better dense arm falls as tokens^−s between the shorter cell and this one; None without a
+    """s, if the loss of the best dense arm falls as tokens^−s between the shorter cell and this one; None without a
     shorter one."""
     if cell.shorter is None:
         return None
-    here, shorter = (better_dense(summaries_of(one, results)) for one in (cell, cell.shorter))
+    here, shorter = (best_dense(summaries_of(one, results)) for one in (cell, cell.shorter))
     if here is None or shorter is None or not (here.by_seed.keys() & shorter.by_seed.keys()):
         return None
     seeds = here.by_seed.keys() & shorter.by_seed.keys()
@@ -149,10 +149,12 @@ def summaries_of(cell: Cell, results: Sequence[Result]) -> list[ArmSummary]:
     return summaries
 
 
-def better_dense(summaries: Iterable[ArmSummary]) -> ArmSummary | None:
-    """The dense arm with the lower loss on the seeds that all of them have; None unless all of them ran."""
+def best_dense(summaries: Iterable[ArmSummary]) -> ArmSummary | None:
+    """The dense arm with the lowest loss on the seeds that all of them have; None unless both AdamW and Muon ran."""
     dense = [one for one in summaries if one.arm in DENSE]
-    seeds = set.intersection(*(set(one.by_seed) for one in dense)) if len(dense) == len(DENSE) else set()
+    if not {ADAMW, MUON} <= {one.arm for one in dense}:
+        return None
+    seeds = set.intersection(*(set(one.by_seed) for one in dense))
     return min(dense, key=lambda one: mean(one.by_seed[seed] for seed in seeds)) if seeds else None
 
 
@@ -192,7 +194,7 @@ def _sections(sections: Sections, results: Sequence[Result]) -> Iterator[str]:
         rows = []
         for cell in cells:
             summaries = summaries_of(cell, results)
-            dense, slope = better_dense(summaries), slope_of(cell, results)
+            dense, slope = best_dense(summaries), slope_of(cell, results)
             rows += [summary.cells(dense, slope) for summary in summaries]
         columns = len(TITLES) if any(row[-1] for row in rows) else len(TITLES) - 1  # only gossip has the last one
         yield table(TITLES[:columns], (row[:columns] for row in rows)) if rows else "No run so far.\n"
@@ -248,10 +250,10 @@ _HEAD = f"""# Convergence
 It goes on where it stopped: `nice -n 19 make science SCIENCE="--jobs 1"` takes only time that nobody else wants.
 [card.md](card.md) asks the same of larger models, on a card.
 
-* Every arm is compared with the **better of the two dense optimizers**, AdamW and Muon with every gradient exchanged:
-  on equal batches, equally many tokens, and each with its own sweep of rates. *Above dense* compares the means of the
-  seeds that both have.
-* *Tokens*: so many times the tokens of the better dense optimizer does an arm need for the same loss. Between the
+* Every arm is compared with the **best of the dense optimizers**, AdamW and Muon with every gradient exchanged, Muon with
+  two rates for embeddings: on equal batches, equally many tokens, and each with its own sweep of rates. *Above dense*
+  compares the means of the seeds that both have.
+* *Tokens*: so many times the tokens of the best dense optimizer does an arm need for the same loss. Between the
   two horizons, the loss of that optimizer is taken as a power of the tokens.
 * The *short horizon* is about 5 tokens for each parameter, the *long* one about 20. Tokens are those of all nodes.
 * Two and four nodes share a batch of 16 samples, sixteen and 64 one of 64.

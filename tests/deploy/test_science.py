@@ -38,7 +38,7 @@ from bench.convergence.plan import (
 )
 from bench.convergence.problem import Problem
 from bench.convergence.report import (
-    better_dense,
+    best_dense,
     few_page,
     many_page,
     slope_of,
@@ -131,13 +131,13 @@ def test_arms_are_compared_with_the_better_of_the_dense_ones() -> None:
         for one in completed([Item(arm, SHORT, seed) for arm in best for seed in (1, 2)], best)
     ]
     summaries = summaries_of(SHORT, results)
-    dense = better_dense(summaries)
+    dense = best_dense(summaries)
     assert dense is not None
     assert dense.arm == MUON
     rows = {summary.arm: summary.cells(dense) for summary in summaries}
     assert rows[DEFAULT][:7] == ["4", DEFAULT, "0.002", "2", "1.0000", "0.0000", "+100.00%"]
     without = [one for one in results if one.run.arm != MUON]
-    assert better_dense(summaries_of(SHORT, without)) is None
+    assert best_dense(summaries_of(SHORT, without)) is None
 
 
 def test_the_tokens_for_an_equal_loss_follow_from_two_horizons() -> None:
@@ -163,7 +163,7 @@ def test_the_planner_has_the_tokens_of_the_study() -> None:
 
     def tokens(arm: str, cell: Cell) -> float:
         summaries, slope = summaries_of(cell, results), slope_of(cell, results)
-        dense, (found,) = better_dense(summaries), [one for one in summaries if one.arm == arm]
+        dense, (found,) = best_dense(summaries), [one for one in summaries if one.arm == arm]
         assert dense is not None
         assert slope is not None
         above = found.above(dense)
