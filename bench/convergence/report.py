@@ -250,9 +250,9 @@ _HEAD = f"""# Convergence
 It goes on where it stopped: `nice -n 19 make science SCIENCE="--jobs 1"` takes only time that nobody else wants.
 [card.md](card.md) asks the same of larger models, on a card.
 
-* Every arm is compared with the **best of the dense optimizers**, AdamW and Muon with every gradient exchanged, Muon with
-  two rates for embeddings: on equal batches, equally many tokens, and each with its own sweep of rates. *Above dense*
-  compares the means of the seeds that both have.
+* Every arm is compared with the **best of the dense optimizers**, AdamW and Muon with every gradient exchanged, Muon
+  with two rates for embeddings: on equal batches, equally many tokens, and each with its own sweep of rates. *Above
+  dense* compares the means of the seeds that both have.
 * *Tokens*: so many times the tokens of the best dense optimizer does an arm need for the same loss. Between the
   two horizons, the loss of that optimizer is taken as a power of the tokens.
 * The *short horizon* is about 5 tokens for each parameter, the *long* one about 20. Tokens are those of all nodes.
