@@ -32,6 +32,9 @@ TRANSFER_PART = 0.5
 """The part of a round that upload and download may take, so that a slower link than predicted still delivers."""
 STRETCH_MAX = 2.0
 """A round may be longer than the batch wants by this factor. Beyond it, nodes send less."""
+MERGED_STRETCH_MAX = 1.5
+"""A round of `merged_muon` may be longer by this factor. To the same loss, `demo` needs so many times its tokens, with
+18.9 for each parameter (docs/convergence)."""
 ROOM_FOR_STEPS = 1.25
 """A round is so many times as long as its local steps take. A node makes its micro-batches smaller where they take more
 than a quarter of a round."""
@@ -116,7 +119,7 @@ def kind_for(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes:
     if not suits_muon(facts, LocalMuonSpec()):
         return DEMO
     wanted_s = _wanted_s(known_batch(facts.trained) / swarm.nodes / swarm.tokens_s)
-    if _merged_muon(facts, swarm).round_s <= STRETCH_MAX * wanted_s:
+    if _merged_muon(facts, swarm).round_s <= MERGED_STRETCH_MAX * wanted_s:
         return MERGED_MUON
     if swarm.nodes < MANY_NODES:
         return DEMO
