@@ -12,7 +12,7 @@ from thinwire_planner.methods.method import Setting, all_variants
 ALL_REDUCE = "all-reduce, DDP"
 MEASURED_TOKENS = (
     "tokens: so many times those of Muon with every gradient exchanged for the same loss, with 0.9M parameters and 4.7 "
-    "tokens a parameter; with more of them, the distance grows (docs/convergence)"
+    "tokens a parameter; in longer runs demo needs more (docs/convergence)"
 )
 MEASURED_GOSSIP = (
     "what gossip learns was measured with 16 nodes of one sample, steps of Muon and the one-peer exponential graph; "
