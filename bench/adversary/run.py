@@ -11,8 +11,8 @@ from bench.adversary.swarm import Nodes, VotingSwarm
 from bench.convergence.arms import ARMS
 from thinwire_proto.contract import ScheduleSpec
 
-LEARNING_RATE = 3e-3
-"""Of the rule `demo`; other rules have a multiple of it."""
+RATE_FACTOR = 1.5
+"""Over the rate at which the arm's sweep begins: the runs are short."""
 WARMUP_STEPS = 20
 CURVE_POINTS = 10
 CURVE_SAMPLES = 64
@@ -46,7 +46,7 @@ def play(scene: Scene) -> SceneResult:
     began, size = time.monotonic(), scene.size
     nodes = Nodes(scene)
     warmup_steps = min(WARMUP_STEPS, size.rounds // 3)
-    rate = LEARNING_RATE * ARMS[scene.arm].rule.RATE_OVER_DEMO
+    rate = RATE_FACTOR * ARMS[scene.arm].rate
     schedule = ScheduleSpec(learning_rate=rate, warmup_steps=warmup_steps, steps=size.rounds)
     swarm = VotingSwarm(scene, nodes, schedule)
     measured = {round(size.rounds * (point + 1) / CURVE_POINTS) for point in range(CURVE_POINTS)}

@@ -98,8 +98,10 @@ def schedule_for(wanted: Wanted, rule: RuleSpec, tokens_a_step: float) -> Schedu
 
 def rate_for(facts: ModelFacts, rule: RuleSpec) -> float:
     """A peak learning rate, to two digits."""
-    of_votes = ADAPTER_RATE if facts.frozen else known_rate(facts.trained) * (TUNING_RATE_PART if facts.begins else 1)
-    return float(f"{of_votes * rule.RATE_OVER_DEMO:.1e}")
+    from_scratch = rule.RATE or known_rate(facts.trained) * rule.RATE_OVER_DEMO
+    if facts.frozen:
+        return float(f"{ADAPTER_RATE * rule.RATE_OVER_DEMO:.1e}")
+    return float(f"{from_scratch * (TUNING_RATE_PART if facts.begins else 1):.1e}")
 
 
 def suits_muon(facts: ModelFacts, rule: MuonStepsSpec) -> bool:

@@ -39,6 +39,8 @@ class RuleSpec(KindSpec):
     """Why each process of a node must hold the whole model, as a verb and its object; empty: they may divide it."""
     RATE_OVER_DEMO: ClassVar[float] = 1.0
     """Its best learning rate over that of `demo` (docs/convergence)."""
+    RATE: ClassVar[float] = 0.0
+    """Its best learning rate from scratch, where that is the same for models of any size; else 0."""
 
     def undivided(self, parameters: Sequence[Parameter]) -> set[str]:
         """The names of the matrices that one process of a node must hold whole, where they divide the model."""
