@@ -13,7 +13,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.convergence.arms import ADAMW, ARMS, DEFAULT, DENSE, LOCAL_MUON, MERGED_FINE, MERGED_MUON, MUON, REFERENCE
+from bench.convergence.arms import (
+    ADAMW,
+    ARMS,
+    DEFAULT,
+    DENSE,
+    LOCAL_MUON,
+    MERGED_FINE,
+    MERGED_MUON,
+    MUON,
+    MUON_HALF,
+    REFERENCE,
+)
 from bench.convergence.run import Result, Run, Size
 from bench.studies import read
 
@@ -228,7 +239,7 @@ OTHERS = ("muloco", "diloco", "sparseloco")
 GOSSIP = tuple(name for name, arm in ARMS.items() if arm.kind == "gossip")
 SEEDS = (2, 3)
 CLAIMS = (
-    *((FOUR_SHORT, arm) for arm in (*DENSE, MERGED_MUON, DEFAULT, REFERENCE)),
+    *((FOUR_SHORT, arm) for arm in (*DENSE, MERGED_FINE, MERGED_MUON, DEFAULT, REFERENCE)),
     *((SIXTEEN_LONG, arm) for arm in (MUON, ADAMW, LOCAL_MUON)),
     (SINGLES, "gossip-sign-muon-pull"),
 )
@@ -240,18 +251,18 @@ def _items(arms: Iterable[str], *cells: Cell) -> list[Item]:
 
 
 _ONCE = [
-    *_items((MUON, MERGED_MUON, ADAMW, DEFAULT, MERGED_FINE), FOUR_LONG),
-    Item(MUON, SIXTEEN_LONG),
-    *(Item(arm, FOUR_LONG, is_settled=True) for arm in (MERGED_MUON, MUON)),
-    Item(LOCAL_MUON, FOUR_LONG),
-    *_items((MUON, MERGED_MUON), SIXTEEN_LONG),
-    *_items((MUON, MERGED_MUON, DEFAULT, ADAMW), LARGER[0]),
+    *_items((MUON, MUON_HALF, MERGED_MUON, ADAMW, DEFAULT, MERGED_FINE), FOUR_LONG),
+    *(Item(arm, FOUR_SHORT, seed) for arm in (MUON_HALF, MERGED_FINE) for seed in SEEDS),
+    *_items((MUON, MUON_HALF, MERGED_FINE, MERGED_MUON), SIXTEEN_LONG),
     *_items(OTHERS, FOUR_SHORT, FOUR_LONG),
+    *_items((MUON, MUON_HALF, MERGED_FINE, DEFAULT, ADAMW), LARGER[0]),
+    *(Item(arm, FOUR_LONG, is_settled=True) for arm in (MERGED_FINE, MERGED_MUON, MUON_HALF, MUON)),
+    Item(LOCAL_MUON, FOUR_LONG),
     *(Item(MUON, FOUR_SHORT, seed, is_settled=True) for seed in SEEDS),
     *(Item(arm, cell, seed, is_settled=True) for cell, arm in CLAIMS for seed in (1, *SEEDS)),
     *_items(ALL, FOUR_LONG, TWO_SHORT, TWO_LONG, SIXTEEN_LONG, SIXTY_FOUR_LONG),
-    *_items((DEFAULT, LOCAL_MUON, MERGED_MUON, *GOSSIP), SINGLES),
-    *_items((*DENSE, DEFAULT, LOCAL_MUON, MERGED_MUON, REFERENCE), *LARGER),
+    *_items((DEFAULT, LOCAL_MUON, MERGED_MUON, MERGED_FINE, *GOSSIP), SINGLES),
+    *_items((*DENSE, DEFAULT, LOCAL_MUON, MERGED_MUON, MERGED_FINE, REFERENCE), *LARGER),
 ]
 _SETTLED = [replace(item, is_settled=True) for item in _ONCE if item.cell.size.preset == "byte-1m"]
 ITEMS = [*_ONCE, *_SETTLED]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from thinwire_planner.choosing.choice import TIE, Change, Predicted, best_of_families, changes, predict, take
 from thinwire_planner.methods.method import Setting, all_variants
+from thinwire_planner.methods.star import BY_THE_CLOCK
 
 ALL_REDUCE = "all-reduce, DDP"
 MEASURED_TOKENS = (
@@ -56,7 +57,6 @@ def gain_of(taken: Predicted, by_name: Mapping[str, Predicted]) -> Gain | None:
     )
 
 
-BY_THE_CLOCK = ", by the clock"
 AXES = {"rate": "a rate of {} Mbit/s", "round trip": "a round trip of {} ms", "nodes": "{} nodes"}
 AXIS_UNITS = {"rate": 1e6, "round trip": 1e-3, "nodes": 1.0}
 OVERLAP_MOST = 0.5

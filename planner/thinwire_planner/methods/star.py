@@ -77,11 +77,8 @@ RULES = (
 )
 """Bytes as in docs/performance.md and as `init` forecasts them. Tokens with 0.9M parameters and 4.7 tokens a parameter,
 with four nodes of four samples and sixteen of one (docs/convergence); nineteen levels ran with four."""
-
-
-def by_the_clock(rule: StarRule) -> str:
-    """The name of its variant by the clock."""
-    return f"star, {rule.name}, by the clock"
+BY_THE_CLOCK = ", by the clock"
+"""The end of the names of variants in which no node waits for another."""
 
 
 def own_s(setting: Setting) -> float:
@@ -144,7 +141,7 @@ def star(setting: Setting) -> Iterator[Variant]:
         in_turn = partial(_forecast, rule=rule, base_age=0)
         looseness = 1.0 + 0.01 * place
         yield Variant(fresh, FAMILY, partial(in_turn, waits=True), False, looseness, tokens=tokens)
-        clock = by_the_clock(rule)
+        clock = f"star, {rule.name}{BY_THE_CLOCK}"
         if rule.takes_step:  # on fresh gradients alone
             yield Variant(clock, FAMILY, partial(in_turn, waits=False), False, looseness + 0.1, fresh, tokens=tokens)
             continue
