@@ -24,8 +24,7 @@ class Arm:
     kind: the method. rate, outer: where the sweep of the learning rate begins, and of the outer rate; outer 0: it has
     none. demo, rule: for the kinds that compress. local_steps: H, inner steps of a node in a round. beta: of AdamW's
     second moment. momentum: of Muon; 0: AdamW. adamw_rate: factor on the rate of what takes no steps of Muon, in the
-    dense kinds. outer_momentum: of the outer step. codec, pull: in a gossip run; pull:
-    `exchange.gradient_pull`.
+    dense kinds. outer_momentum: of the outer step. codec, pull: in a gossip run; pull: `exchange.gradient_pull`.
     """
 
     name: str
@@ -60,7 +59,7 @@ class Arm:
 
 ADAMW, MUON, MUON_HALF, REFERENCE, DEFAULT = "adamw", "muon", "muon-half", "reference", "thinwire"
 DENSE = (ADAMW, MUON, MUON_HALF)
-"""The arms of the yardstick: all others are compared with the better of them."""
+"""The arms of the yardstick: all others are compared with the best of them."""
 LOCAL_MUON = "muon-4"
 """Local steps with at least 150 times fewer bytes than a ring of sixteen nodes or more."""
 MERGED_MUON, MERGED_FINE = "merged-muon", "merged-muon-fine"
@@ -113,7 +112,7 @@ _TABLE = (
         _MERGED,
         name=MERGED_FINE,
         what="the same in nineteen levels, a third as far apart; an update has 31",
-        demo=_MERGED.demo.model_copy(update={"vote_step": 0.5, "vote_levels": 9, "update_levels": 15}),
+        demo=DemoSpec.model_validate(MergedMuonSpec.FINE),
     ),
     Arm(
         "muloco",

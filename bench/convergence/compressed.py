@@ -15,7 +15,8 @@ from bench.convergence.problem import Problem
 from thinwire.compression.published import BYTES_A_COMPONENT, PublishedMomentum, components
 from thinwire.compression.residual import dropped_part
 from thinwire_node.star.rules import make_rule
-from thinwire_proto.contract import WEIGHT_SUM_MAX, Contract, CorpusSpec, Parameter, RoundSpec, ScheduleSpec
+from thinwire_proto.contract import Contract, CorpusSpec, Parameter, RoundSpec, ScheduleSpec
+from thinwire_proto.contract.exchanges.star import most_nodes
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
@@ -93,7 +94,7 @@ class SwarmMethod:
 def make_contract(problem: Problem, arm: Arm, schedule: ScheduleSpec) -> Contract:
     """The contract of a swarm that trains this model on this text."""
     size, rounds = len(problem.text.train), RoundSpec()
-    nodes_max = min(rounds.nodes_max, WEIGHT_SUM_MAX // (rounds.weight_max * arm.demo.largest_vote))
+    nodes_max = min(rounds.nodes_max, most_nodes(arm.demo, rounds.weight_max))
     return Contract(
         round=rounds.model_copy(update={"nodes_max": nodes_max}),
         model=problem.spec,

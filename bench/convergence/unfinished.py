@@ -40,8 +40,8 @@ def save(training: Training, path: Path) -> None:
 
 
 def saved(path: Path, settings: dict[str, Any], device: torch.device) -> Training | None:
-    """What was saved; None, so that the run begins again, if that is nothing, has other settings, or cannot be read,
-    such as after a change of the code."""
+    """Read how far a run is. None, so that it begins again, without a file, if its settings differ, or if it cannot be
+    read, such as after a change of the code."""
     if not path.exists():
         return None
     try:

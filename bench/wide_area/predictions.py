@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.markdown import table
 from bench.wide_area.hosts import LinkSpec
 from bench.wide_area.workload import MICRO_BATCH, NODES, PRESET, SAMPLES
-from thinwire_planner.cli.plan_file import parameters_of
+from thinwire_planner.cli.plan_file import sizes_of
 from thinwire_planner.methods.all_reduce import exchange_s
 from thinwire_planner.methods.method import Rates, Setting, all_variants
 from thinwire_planner.timing.compute import ComputeTimes
@@ -103,7 +103,7 @@ def compare(cells: Iterable[MeasuredCell]) -> list[ComparedTime]:
 def _setting(cell: MeasuredCell, compute_s: float) -> Setting:
     link, own = cell.link, min(1.0, cell.cores)  # a node has one thread
     return Setting(
-        parameters_of(PRESET),
+        sizes_of(PRESET)[0],
         ComputeTimes((compute_s,)),
         Network.uniform(NODES, link.rate_mbit * 1e6, link.round_trip_ms / 1000, loss=link.loss, congestion="bbr"),
         (1.0,) * NODES,

@@ -1,1 +1,2 @@
-"""The planner: predicts the time of a step of every exchange from measured constants, and says which to take."""
+"""The planner: predicts from measured constants how long every exchange takes to the same loss, and says which to
+take."""

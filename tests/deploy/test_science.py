@@ -141,7 +141,7 @@ def test_arms_are_compared_with_the_better_of_the_dense_ones() -> None:
 
 
 def test_the_tokens_for_an_equal_loss_follow_from_two_horizons() -> None:
-    """A dense loss that halves with four times the tokens: an arm twice as far above needs as many more."""
+    """The dense loss halves with four times the tokens, so an arm with twice the loss needs four times the tokens."""
     best = {arm: rates_at(arm, 0) for arm in (ADAMW, MUON, DEFAULT)}
     scale = {(SHORT.tokens, DEFAULT): 2.0, (SWEEP.tokens, MUON): 2.0, (SWEEP.tokens, ADAMW): 2.0}
     results = [

@@ -15,6 +15,7 @@ from thinwire_planner.methods.method import Rates, Setting
 from thinwire_planner.timing.compute import VARIATION_MAX, ComputeTimes
 from thinwire_planner.timing.network import Network
 from thinwire_proto.contract.models.presets import PRESETS
+from thinwire_proto.contract.rules.merged_muon import MergedMuonSpec
 from thinwire_proto.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -155,9 +156,11 @@ def _in_words(problem: ErrorDetails) -> str:
 def setting_of(file: PlanFile) -> Setting:
     """Raises ConfigError."""
     network, speeds = _network(file)
+    parameters, operations = _sizes(file.model)
     up_mbit = file.coordinator.up_mbit
     return Setting(
-        parameters=_parameters(file.model),
+        parameters=parameters,
+        step_operations=operations,
         compute=_compute(file.compute),
         network=network,
         speeds=speeds,
@@ -177,23 +180,25 @@ def _compute(section: ComputeSection) -> ComputeTimes:
     return ComputeTimes.around(section.seconds, VARIATION if section.variation is None else section.variation)
 
 
-def _parameters(section: ModelSection) -> int:
+def _sizes(section: ModelSection) -> tuple[int, float]:
+    """The parameters, and the operations of a step of Muon: 0 if they are not known."""
     if (section.preset is None) == (section.parameters is None):
         raise ConfigError("give the model either as --preset (model.preset) or as --parameters (model.parameters)")
     if section.parameters is not None:
-        return section.parameters
-    return parameters_of(section.preset or "")
+        return section.parameters, 0.0
+    return sizes_of(section.preset or "")
 
 
-def parameters_of(preset: str) -> int:
-    """Raises ConfigError if there is no such preset."""
+def sizes_of(preset: str) -> tuple[int, float]:
+    """The parameters, and the operations of a step of Muon. Raises ConfigError if there is no such preset."""
     if preset not in PRESETS:
         raise ConfigError(f"model.preset: {preset!r} does not exist; choose one of {', '.join(PRESETS)}")
 
     from thinwire_proto.exact.tiles import TileLayout  # noqa: PLC0415 - torch takes seconds
     from thinwire_proto.task import task_of  # noqa: PLC0415
 
-    return TileLayout(task_of(PRESETS[preset]).manifest()).parameters
+    manifest = tuple(task_of(PRESETS[preset]).manifest())
+    return TileLayout(manifest).parameters, MergedMuonSpec().step_flops(manifest)
 
 
 def _network(file: PlanFile) -> tuple[Network, tuple[float, ...]]:

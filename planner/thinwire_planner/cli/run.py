@@ -131,7 +131,8 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("thinwire", description="The command `thinwire`.")
     add_program_options(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    plan = commands.add_parser("plan", help="predict the time of a step of every exchange, and say which to take")
+    what = "predict how long every exchange takes to the same loss, and say which to take"
+    plan = commands.add_parser("plan", help=what)
     add_options(plan, PlanOptions)
     plan.add_argument("--json", action="store_true", help="print the whole plan as JSON")
     plan.add_argument("--all", action="store_true", help="list all variants, and not only the best of each kind")

@@ -44,7 +44,8 @@ class Setting:
     """Everything that a prediction needs.
 
     speeds: of each node, 1 for the one whose times were measured. coordinator_*: rates of the coordinator's line.
-    passes: micro-batches of a step, of which all-reduce overlaps the last. iterations_max: of a simulation of gossip.
+    passes: micro-batches of a step, of which all-reduce overlaps the last. step_operations: of the exact step of Muon
+    that a replica takes; 0: not known. iterations_max: of a simulation of gossip.
     """
 
     parameters: int
@@ -54,6 +55,7 @@ class Setting:
     coordinator_up_bits_s: float
     coordinator_down_bits_s: float
     passes: int = 1
+    step_operations: float = 0.0
     rates: Rates = field(default_factory=Rates)
     seed: int = 1
     iterations_max: int = ITERATIONS_MAX

@@ -87,10 +87,10 @@ def own_s(setting: Setting) -> float:
 
 
 def step_s(setting: Setting) -> float:
-    """The exact step of Muon of a replica. A decoder of width w has about w/64 layers of 12·w² parameters each, so w is
-    about (64/12 · parameters)^⅓."""
+    """The exact step of Muon of a replica. If its operations are not known: a decoder of width w has about w/64 layers
+    of 12·w² parameters each, so w is about (64/12 · parameters)^⅓."""
     width = (64 / 12 * setting.parameters) ** (1 / 3)
-    return float(30 * width * setting.parameters / setting.rates.step)
+    return (setting.step_operations or 30 * width * setting.parameters) / setting.rates.step
 
 
 def node_transfer_s(setting: Setting, size_bytes: float, *, upward: bool) -> float:

@@ -10,7 +10,6 @@ from thinwire_coordinator.planning.plan import micro_batch_for
 from thinwire_coordinator.planning.settings import MANY_NODES, MORE_PASSES_MAX, check_muon, known_batch, suits_muon
 from thinwire_coordinator.planning.star.traffic import transfer_s
 from thinwire_proto.contract import (
-    WEIGHT_SUM_MAX,
     DemoRuleSpec,
     DemoSpec,
     LocalMuonSpec,
@@ -19,6 +18,7 @@ from thinwire_proto.contract import (
     RuleSpec,
     RunSpec,
 )
+from thinwire_proto.contract.exchanges.star import most_nodes
 from thinwire_proto.contract.round import LEASE_ROUNDS
 
 DEMO, LOCAL_MUON, MERGED_MUON = DemoRuleSpec().kind, LocalMuonSpec().kind, MergedMuonSpec().kind
@@ -41,9 +41,6 @@ than a quarter of a round."""
 IDLE_PART = 0.25
 """The part of a round in which nodes with `merged_muon` may wait: for its transfers, and for the step. Others train
 meanwhile."""
-FINE = {"vote_step": 0.5, "vote_levels": 9, "update_levels": 15}
-"""[demo] of `merged_muon` where links have the time: nearly twice the bits of the contract's defaults, for less loss
-(docs/convergence). The last level is as far from 0."""
 STEP_PART = 0.5
 """The part of a round that this step may take on the coordinator."""
 COORDINATOR_FLOAT64_FLOPS = 26e9
@@ -161,7 +158,7 @@ def _merged_muon(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
     """A round of the known batch that is long enough for its transfers, and for the step on every replica; with finer
     levels, if they do not lengthen it."""
     rule = MergedMuonSpec()
-    demo, fine = (DemoSpec.model_validate(rule.DEMO_DEFAULTS | more) for more in ({}, FINE))
+    demo, fine = map(DemoSpec.model_validate, (rule.DEMO_DEFAULTS, rule.FINE))
     tokens = known_batch(facts.trained) / swarm.nodes
     own_s = step_s(rule, facts, swarm)
 
@@ -176,7 +173,7 @@ def _merged_muon(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
 def nodes_max(demo: DemoSpec) -> int:
     """The most nodes of a run: fewer than by default, where votes have many levels."""
     rounds = RoundSpec()
-    return min(rounds.nodes_max, WEIGHT_SUM_MAX // (rounds.weight_max * demo.largest_vote))
+    return min(rounds.nodes_max, most_nodes(demo, rounds.weight_max))
 
 
 def step_s(rule: RuleSpec, facts: ModelFacts, swarm: SwarmFacts) -> float:
