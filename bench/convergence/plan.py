@@ -252,10 +252,12 @@ def _items(arms: Iterable[str], *cells: Cell) -> list[Item]:
 
 _ONCE = [
     *_items((MUON, MUON_HALF, MERGED_MUON, ADAMW, DEFAULT, MERGED_FINE), FOUR_LONG),
+    *_items(OTHERS, FOUR_SHORT),
+    *_items((MUON_HALF, MERGED_FINE, DEFAULT), LARGER[0]),
+    *_items(OTHERS, FOUR_LONG),
     *(Item(arm, FOUR_SHORT, seed) for arm in (MUON_HALF, MERGED_FINE) for seed in SEEDS),
     *_items((MUON, MUON_HALF, MERGED_FINE, MERGED_MUON), SIXTEEN_LONG),
-    *_items(OTHERS, FOUR_SHORT, FOUR_LONG),
-    *_items((MUON, MUON_HALF, MERGED_FINE, DEFAULT, ADAMW), LARGER[0]),
+    *_items((MUON, ADAMW), LARGER[0]),
     *(Item(arm, FOUR_LONG, is_settled=True) for arm in (MERGED_FINE, MERGED_MUON, MUON_HALF, MUON)),
     Item(LOCAL_MUON, FOUR_LONG),
     *(Item(MUON, FOUR_SHORT, seed, is_settled=True) for seed in SEEDS),

@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.markdown import table
 from bench.peers.evaluator import HELD_OUT_SAMPLES
 from bench.peers.figures import Outcome, at_x
-from bench.peers.scripts.trainee import ADAMW_RATE, WARMUP_BATCHES
+from bench.peers.scripts.trainee import ADAMW_RATE, MUON_RATE, WARMUP_BATCHES
 from bench.peers.systems import NEEDED, SYSTEMS, System
 from bench.wide_area.workload import MICRO_BATCH, PRESET, SAMPLES
 
@@ -17,6 +17,12 @@ OURS, YARDSTICK = "thinwire", "DDP"
 MILLION = 1e6
 UNTIL_END = 0.9
 """A pause of this share of what is watched began with the kill and had no end."""
+LOAD_ALONE_MAX = 5.0
+"""Load average of the four nodes and the host beside them, at most."""
+ALONE = "The load average was {spread}, that of the measured programs included."
+BUSY = """**The machine did other work as well**: its load average was {spread}, and nodes did not always get their
+fifth. Differences in speed of less than a quarter say nothing; the last table has the load beside each system. Waiting
+for the line takes as long on a busy machine, so the load slows down most what waits least."""
 NEARLY = 0.02
 """Differences below this share are within the noise of one window."""
 
@@ -61,14 +67,12 @@ def _head(outcomes: Sequence[Outcome]) -> str:
         `{PRESET}` on the same text, one system after the other, on the same machine: {first.machine}. {first.nodes}
         nodes have a fifth of it each, and a line of {first.link}, as in [wan.md](wan.md). A host without a limit has
         the coordinator, or what a system has in its place. Measured {span}, one window a system.""",
-        f"""**The machine did other work as well**: its load average was {spread}, and nodes did not always get their
-        fifth. Differences in speed of less than a quarter say nothing; the last table has the load beside each system.
-        Waiting for the line takes as long on a busy machine, so the load slows down most what waits least.""",
+        BUSY.format(spread=spread) if max(loads) > LOAD_ALONE_MAX else ALONE.format(spread=spread),
         f"""Each system is in an environment of its own from the package index, with `{NEEDED[0]}`. Scripts are in
         `bench/peers/scripts`. A step is {SAMPLES} samples of a node in micro-batches of {MICRO_BATCH}; thinwire's
         rounds are those of `init`. The optimizer is AdamW at {ADAMW_RATE:g} where a system does not bring its own, the
-        best of four rates. Every rate is constant after {WARMUP_BATCHES} steps. Nothing else was swept, ours
-        included.""",
+        best of four rates; in one row, Muon at {MUON_RATE:g}, likewise. Every rate is constant after {WARMUP_BATCHES}
+        steps. Nothing else was swept, ours included.""",
     ]
     return "\n".join(["# Beside other systems\n", *map(_paragraph, parts)])
 

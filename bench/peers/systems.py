@@ -64,7 +64,9 @@ _LIGHTHOUSE = ("{bin}/torchft_lighthouse", "--bind", "0.0.0.0:29510", "--min_rep
 SYSTEMS = (
     System("thinwire", "star run as `init` writes it, but for the schedule", commands=3),
     System("thinwire local Muon", "the same with `--rule local_muon`", commands=3, init=("--rule", "local_muon")),
+    System("thinwire demo", "the same with `--rule demo`", commands=3, init=("--rule", "demo")),
     System("DDP", "PyTorch DistributedDataParallel, AdamW", script="ddp"),
+    System("DDP Muon", "the same with PyTorch's Muon, and AdamW for the embedding and vectors", script="ddp_muon"),
     System(
         "hivemind",
         "`Optimizer`, gradients of all peers averaged in 8 bits, AdamW",

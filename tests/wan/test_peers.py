@@ -148,6 +148,8 @@ def test_the_page_names_a_system_that_failed_and_says_where_others_are_better(tm
     for one in (outcome("thinwire"), faster, outcome("exogym", error="ERROR: No matching distribution found")):
         append(results, one)
     text = page(read(results, Outcome))
+    assert "The load average was 1.5 to 1.5, that of the measured programs included." in text
+    assert "**The machine did other work as well**" in page([outcome("thinwire", load=6.0)])
     assert "| thinwire | 4,000 | 3.000 | 3.000 | 10.0 B | 20.0 B | 20.0 B | 40.0 B |" in text
     assert "| torchft DDP | 2.0 | 59.0, until the end | ended: `it \\| lost` | not while watched | – | 3.00 |" in text
     assert "| tokens a second | torchft DDP |" in text

@@ -42,9 +42,6 @@ POINTS = (
     Point(350e6, 2e-4, 0.5e6),
     Point(1_300e6, 1.33e-4, 1e6),
 )
-MANY_NODES = 8
-"""From so many nodes on, local steps of Muon learn more than `demo`, and with four they learn less
-(docs/log/convergence.md). In gossip too, Muon is chosen from here on (docs/log/decentralized.md)."""
 MORE_PASSES_MAX = 0.7
 """What orthogonalizing may take, in passes. In docs/convergence it takes 0.6 of one with four samples a node."""
 SAMPLES_MAX = 1 << 20

@@ -22,6 +22,11 @@ ITERATIONS_MAX = 400
 FLOAT32_BYTES = 4
 
 
+def by_nodes(table: Mapping[int, float], nodes: int) -> float:
+    """The value of a table by the number of nodes; between its numbers, on a logarithmic scale."""
+    return float(np.interp(math.log(nodes), np.log(list(table)), list(table.values())))
+
+
 @dataclass(frozen=True)
 class Rates:
     """Parameters a second of a node's and the coordinator's own arithmetic.
@@ -94,8 +99,7 @@ class Setting:
         return float(bits_s) / self.network.per_host * self.mean_s / 8 / self.parameters
 
     def by_nodes(self, table: Mapping[int, float]) -> float:
-        """The value of a table by the number of nodes; between its numbers, on a logarithmic scale."""
-        return float(np.interp(math.log(self.nodes), np.log(list(table)), list(table.values())))
+        return by_nodes(table, self.nodes)
 
     def with_network(self, network: Network) -> Setting:
         """The same setting with other lines, and with as many nodes as they have."""

@@ -24,61 +24,78 @@ from dataclasses import dataclass
 from functools import partial
 
 from thinwire_planner.methods.local_steps import waiting_s
-from thinwire_planner.methods.method import METHODS, Forecast, Setting, Variant
+from thinwire_planner.methods.method import METHODS, Forecast, Setting, Variant, by_nodes
 from thinwire_planner.timing.link import transfer_s, wire_bits
+from thinwire_proto.contract import DemoRuleSpec, LocalMuonSpec, MergedMuonSpec
 
 FAMILY = "star"
+DEMO, LOCAL_MUON, MERGED_MUON = DemoRuleSpec().kind, LocalMuonSpec().kind, MergedMuonSpec().kind
 
 
 @dataclass(frozen=True)
 class StarRule:
     """A rule of the star, as `thinwire-coordinator init` sets it.
 
-    up: bytes a parameter of a contribution. down: of an update, by the number of nodes. tokens: as in `Variant`, by the
-    number of nodes. local_steps: of a round. takes_step: whether every replica takes a step of Muon on fresh gradients.
+    kind, vote_levels: of its contract. up: bytes a parameter of a contribution. down: of an update, by the number of
+    nodes. tokens: as in `Variant`, by the number of nodes. local_steps: of a round.
     """
 
-    name: str
+    kind: str
     up: float
     down: Mapping[int, float]
     tokens: Mapping[int, float]
     local_steps: int = 1
-    takes_step: bool = False
+    vote_levels: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} in {2 * self.vote_levels + 1} levels" if self.vote_levels else self.kind
+
+    @property
+    def takes_step(self) -> bool:
+        """Whether every replica takes a step of Muon on fresh gradients."""
+        return self.kind == MERGED_MUON
 
 
 RULES = (
     StarRule(
-        "demo",
+        DEMO,
         0.0231,
         {1: 0.0232, 2: 0.0405, 4: 0.0628, 8: 0.0677, 16: 0.0736, 64: 0.0799},
         {4: 1.62, 16: 1.76},
     ),
     StarRule(
-        "local_muon",
+        LOCAL_MUON,
         0.128,
         {1: 0.128, 2: 0.192, 4: 0.260, 8: 0.298, 16: 0.239},
         {4: 1.71, 16: 1.58},
         local_steps=4,
     ),
     StarRule(
-        "merged_muon in 7 levels",
+        MERGED_MUON,
         0.203,
         {1: 0.260, 2: 0.285, 4: 0.357, 8: 0.387, 16: 0.376},
         {4: 1.21, 16: 1.21},
-        takes_step=True,
+        vote_levels=3,
     ),
     StarRule(
-        "merged_muon in 19 levels",
+        MERGED_MUON,
         0.391,
         {1: 0.422, 2: 0.510, 4: 0.517},
         {4: 1.06},
-        takes_step=True,
+        vote_levels=9,
     ),
 )
 """Bytes as in docs/performance.md and as `init` forecasts them. Tokens with 0.9M parameters and 4.7 tokens a parameter,
 with four nodes of four samples and sixteen of one (docs/convergence); nineteen levels ran with four."""
 BY_THE_CLOCK = ", by the clock"
 """The end of the names of variants in which no node waits for another."""
+
+
+def tokens_of(kind: str, vote_levels: int, nodes: int) -> float:
+    """`Variant.tokens` of a rule whose votes have so many levels to either side of 0; 0: they are signs."""
+    (rule,) = (rule for rule in RULES if rule.kind == kind and rule.vote_levels == vote_levels)
+    return by_nodes(rule.tokens, nodes)
 
 
 def own_s(setting: Setting) -> float:

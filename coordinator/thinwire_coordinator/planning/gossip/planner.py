@@ -11,7 +11,6 @@ from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import Advice, Plan, Step, common_advice
 from thinwire_coordinator.planning.run_text import Key, Words, schedule_keys
 from thinwire_coordinator.planning.settings import (
-    MANY_NODES,
     MORE_PASSES_MAX,
     SAMPLES_MAX,
     Wanted,
@@ -37,6 +36,8 @@ from thinwire_proto.gossip.edge import SNAPSHOTS_FIRST
 ADAMW, MUON = AdamWSpec().kind, MuonSpec().kind
 RULES: Sequence[str] = (ADAMW, MUON)
 STEPS = {ADAMW: "AdamW", MUON: "Muon"}
+MUON_NODES_MIN = 8
+"""With fewer nodes, AdamW is chosen (docs/log/decentralized.md)."""
 GRADIENT_PULL = 0.5
 """With steps of Muon and one bit a parameter. Four nodes with AdamW learn less by it (docs/log/decentralized.md)."""
 VARIATION, COORDINATOR_RATE = 0.1, 1e9
@@ -110,7 +111,7 @@ def rule_for(facts: ModelFacts, nodes: int, samples: int, kind: str | None = Non
         check_muon(facts, muon, instead=ADAMW)
     elif kind is None:
         costs_little = muon.more_passes(facts.parameters, samples * facts.context) <= MORE_PASSES_MAX
-        kind = MUON if nodes >= MANY_NODES and suits_muon(facts, muon) and costs_little else ADAMW
+        kind = MUON if nodes >= MUON_NODES_MIN and suits_muon(facts, muon) and costs_little else ADAMW
     return muon if kind == MUON else AdamWSpec(samples=samples)
 
 

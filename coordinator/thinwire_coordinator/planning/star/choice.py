@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import micro_batch_for
-from thinwire_coordinator.planning.settings import MANY_NODES, MORE_PASSES_MAX, check_muon, known_batch, suits_muon
+from thinwire_coordinator.planning.settings import MORE_PASSES_MAX, check_muon, known_batch, suits_muon
 from thinwire_coordinator.planning.star.traffic import transfer_s
+from thinwire_planner.methods.star import DEMO, LOCAL_MUON, MERGED_MUON, tokens_of
 from thinwire_proto.contract import (
     DemoRuleSpec,
     DemoSpec,
@@ -21,7 +23,6 @@ from thinwire_proto.contract import (
 from thinwire_proto.contract.exchanges.star import most_nodes
 from thinwire_proto.contract.round import LEASE_ROUNDS
 
-DEMO, LOCAL_MUON, MERGED_MUON = DemoRuleSpec().kind, LocalMuonSpec().kind, MergedMuonSpec().kind
 BUDGETS = tuple(DemoSpec(k=k, update_topk=kept) for k, kept in ((96, 320), (44, 352), (44, 176), (22, 176), (22, 88)))
 """Settings of [demo], from the most bytes to the fewest."""
 NARROW_PADDING_MIN = 0.5
@@ -31,10 +32,8 @@ LOCAL_STEPS, LOCAL_ROUNDS_MIN = 4, 256
 TRANSFER_PART = 0.5
 """The part of a round that upload and download may take, so that a slower link than predicted still delivers."""
 STRETCH_MAX = 2.0
-"""A round may be longer than the batch wants by this factor. Beyond it, nodes send less."""
-MERGED_STRETCH_MAX = 1.5
-"""A round of `merged_muon` may be longer by this factor. To the same loss, `demo` needs so many times its tokens, with
-18.9 for each parameter (docs/convergence)."""
+"""A round in which nodes train until its end may be longer than the batch wants by this factor. Beyond it, they send
+less."""
 ROOM_FOR_STEPS = 1.25
 """A round is so many times as long as its local steps take. A node makes its micro-batches smaller where they take more
 than a quarter of a round."""
@@ -72,12 +71,18 @@ class Amount:
 
 @dataclass(frozen=True)
 class RoundChoice:
-    """rule, demo: sections of the run. round_s: the length of a round. samples: of a node for its full weight."""
+    """rule, demo: sections of the run. round_s: the length of a round. samples: of a node for its full weight. stretch:
+    so many times as long is the round because nodes wait in it."""
 
     rule: RuleSpec
     demo: DemoSpec
     round_s: float
     samples: float
+    stretch: float = 1.0
+
+    def cost(self, nodes: int) -> float:
+        """The time to the loss of Muon with every gradient exchanged, over the time that its passes take."""
+        return tokens_of(self.rule.kind, self.demo.vote_levels, nodes) * self.stretch
 
 
 @dataclass(frozen=True)
@@ -98,37 +103,33 @@ def choice_for(
     facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float, kind: str | None = None
 ) -> RoundChoice:
     """The choice for this model and these nodes. memory_bytes: of a node. kind: of the rule, of the star; by default
-    what suits them.
+    the one with which they reach a loss first.
 
     Raises ConfigError if steps of Muon are asked for, and do not suit the model.
     """
     if kind in (LOCAL_MUON, MERGED_MUON):
         check_muon(facts, LocalMuonSpec(), instead=DEMO)
-    kind = kind or kind_for(facts, swarm, amount, memory_bytes)
+    if kind == DEMO:
+        return _votes(facts, swarm)
     if kind == LOCAL_MUON:
         return _local_muon(facts, swarm, amount, local_steps(facts, swarm, memory_bytes))
-    return _merged_muon(facts, swarm) if kind == MERGED_MUON else _votes(facts, swarm)
+    if kind == MERGED_MUON:
+        return _merged_muon(facts, swarm)
+    return min(_choices(facts, swarm, amount, memory_bytes), key=lambda choice: choice.cost(swarm.nodes))
 
 
-def kind_for(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float) -> str:
-    """The kind of rule that suits, from what learns the most (docs/convergence): Muon of the merged gradients where
-    links and machines have the time for it; for many nodes, local steps of Muon; else votes."""
+def _choices(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float) -> Iterator[RoundChoice]:
+    """What is known to train this model."""
+    yield _votes(facts, swarm)
     if not suits_muon(facts, LocalMuonSpec()):
-        return DEMO
-    wanted_s = _wanted_s(known_batch(facts.trained) / swarm.nodes / swarm.tokens_s)
-    if _merged_muon(facts, swarm).round_s <= MERGED_STRETCH_MAX * wanted_s:
-        return MERGED_MUON
-    if swarm.nodes < MANY_NODES:
-        return DEMO
+        return
+    yield _merged_muon(facts, swarm)
     steps = local_steps(facts, swarm, memory_bytes)
     rounds = amount.rounds or amount.tokens / (LOCAL_STEPS * steps.tokens * swarm.nodes)
-    is_best = (
-        steps.more_passes <= MORE_PASSES_MAX
-        and rounds >= LOCAL_ROUNDS_MIN
-        and steps.seconds <= ROUND_S_MAX
-        and _local_muon(facts, swarm, amount, steps).round_s <= STRETCH_MAX * _wanted_s(ROOM_FOR_STEPS * steps.seconds)
-    )
-    return LOCAL_MUON if is_best else DEMO
+    if steps.more_passes <= MORE_PASSES_MAX and rounds >= LOCAL_ROUNDS_MIN and steps.seconds <= ROUND_S_MAX:
+        choice = _local_muon(facts, swarm, amount, steps)
+        if choice.round_s <= STRETCH_MAX * _wanted_s(ROOM_FOR_STEPS * steps.seconds):
+            yield choice
 
 
 def local_steps(facts: ModelFacts, swarm: SwarmFacts, memory_bytes: float) -> LocalSteps:
@@ -162,12 +163,21 @@ def _merged_muon(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
     tokens = known_batch(facts.trained) / swarm.nodes
     own_s = step_s(rule, facts, swarm)
 
+    computing_s = tokens / swarm.tokens_s
     step_of_coordinator_s = rule.step_flops(facts.parameters) / COORDINATOR_FLOAT64_FLOPS
-    round_s = max(_wanted_s(tokens / swarm.tokens_s), step_of_coordinator_s / STEP_PART)
-    needed_s, needed_fine_s = ((transfer_s(facts, one, swarm) + own_s) / IDLE_PART for one in (demo, fine))
+    wanted_s, samples = _wanted_s(computing_s), tokens / facts.context
+    round_s = max(wanted_s, step_of_coordinator_s / STEP_PART)
+    needed_s, needed_fine_s = (_needed_s(computing_s, transfer_s(facts, one, swarm) + own_s) for one in (demo, fine))
     if needed_fine_s <= round_s and swarm.nodes <= nodes_max(fine):
-        return RoundChoice(rule, fine, round_s, tokens / facts.context)
-    return RoundChoice(rule, demo, max(round_s, needed_s), tokens / facts.context)
+        return RoundChoice(rule, fine, round_s, samples, round_s / wanted_s)
+    round_s = max(round_s, needed_s)
+    return RoundChoice(rule, demo, round_s, samples, round_s / wanted_s)
+
+
+def _needed_s(computing_s: float, waiting_s: float) -> float:
+    """A round of `merged_muon` in which nodes wait for IDLE_PART at most. If they have trained their samples long
+    before its end, one with room for twice the wait is enough."""
+    return min(waiting_s / IDLE_PART, computing_s + waiting_s / TRANSFER_PART)
 
 
 def nodes_max(demo: DemoSpec) -> int:

@@ -20,17 +20,14 @@ from thinwire_coordinator.planning.settings import (
 )
 from thinwire_coordinator.planning.star import traffic
 from thinwire_coordinator.planning.star.choice import (
-    DEMO,
-    LOCAL_MUON,
-    MERGED_MUON,
     NARROW_PADDING_MIN,
     Amount,
     budgets,
     choice_for,
-    kind_for,
     nodes_max,
     step_s,
 )
+from thinwire_planner.methods.star import DEMO, LOCAL_MUON, MERGED_MUON
 from thinwire_proto.contract import DemoSpec, LocalMuonSpec, MergedMuonSpec, RoundSpec, RunSpec
 
 RULES: Sequence[str] = (DEMO, LOCAL_MUON, MERGED_MUON)
@@ -276,14 +273,12 @@ def _narrow(plan: Plan) -> Iterator[Advice]:
 
 
 def _many_nodes(plan: Plan) -> Iterator[Advice]:
-    amount = Amount(plan.tokens)
-    better = kind_for(plan.model, plan.swarm, amount, plan.memory_bytes)
-    if plan.run.rule.kind == DEMO != better:
-        chosen = choice_for(plan.model, plan.swarm, amount, plan.memory_bytes, better)
-        rule, up = chosen.rule, traffic.contribution_bytes(plan.model, chosen.demo)
+    better = choice_for(plan.model, plan.swarm, Amount(plan.tokens), plan.memory_bytes)
+    rule, up = better.rule, traffic.contribution_bytes(plan.model, better.demo)
+    if plan.run.rule.kind == DEMO != rule.kind:
         yield Advice(
             "rule.kind",
-            f'these nodes learn more with kind = "{better}" (docs/local-rules.md). It needs a learning_rate of about '
-            f"{rate_for(plan.model, rule):g} and its own [demo] and [round], and sends {human_bytes(up)} a round in "
-            f"place of {human_bytes(plan.step.sent_bytes)}; init writes them for the same nodes and links",
+            f'these nodes learn more with kind = "{rule.kind}" (docs/local-rules.md). It needs a learning_rate of '
+            f"about {rate_for(plan.model, rule):g} and its own [demo] and [round], and sends {human_bytes(up)} a round "
+            f"in place of {human_bytes(plan.step.sent_bytes)}; init writes them for the same nodes and links",
         )
