@@ -66,6 +66,15 @@ def test_gradients_travel_in_finer_levels_where_that_takes_no_time_from_a_round(
     assert read_run(out).round.nodes_max == fine.round.nodes_max < 500
 
 
+def test_nodes_that_wait_with_merged_gradients_are_told_of_local_steps() -> None:
+    """Four steps of four samples take 0.7 s, and so the two seconds of the shortest round: 1.71 · 2 s / 4 in place of
+    1.06 · 2 s, by the tokens of docs/convergence."""
+    for kind, expected in (("merged_muon", True), ("demo", False)):
+        plan = plan_of(chosen(BYTE_1M, swarm(4), rule=kind), BYTE_1M, DATA, swarm(4), 8e9)
+        (told,) = [advice.text for advice in advise(plan) if advice.key == "round.samples"] or [""]
+        assert ("--rule local_muon uses it for more steps: to a loss in about 40% of the time" in told) == expected
+
+
 def test_a_round_is_long_enough_for_the_step_of_every_replica() -> None:
     run = chosen(BYTE_10M, swarm(4), rule="merged_muon")
     step_s = MergedMuonSpec().step_flops(BYTE_10M.parameters) / COORDINATOR_FLOAT64_FLOPS

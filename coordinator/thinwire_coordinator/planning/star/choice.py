@@ -80,9 +80,13 @@ class RoundChoice:
     samples: float
     stretch: float = 1.0
 
+    def tokens(self, nodes: int) -> float:
+        """Over those of Muon with every gradient exchanged, for the same loss."""
+        return tokens_of(self.rule.kind, self.demo.vote_levels, nodes)
+
     def cost(self, nodes: int) -> float:
-        """The time to the loss of Muon with every gradient exchanged, over the time that its passes take."""
-        return tokens_of(self.rule.kind, self.demo.vote_levels, nodes) * self.stretch
+        """The time to that loss, over the time that its passes would take."""
+        return self.tokens(nodes) * self.stretch
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from thinwire_coordinator.planning.settings import (
 )
 from thinwire_coordinator.planning.star import traffic
 from thinwire_coordinator.planning.star.choice import (
+    LOCAL_STEPS,
     NARROW_PADDING_MIN,
     Amount,
     budgets,
@@ -236,8 +237,23 @@ def _waiting(plan: Plan) -> Iterator[Advice]:
         f"a node computes for {_computing(plan)}, and then waits, because it has used up its samples. samples = "
         f"{samples:,} uses the whole round, and a step is then {human_count(tokens)} tokens of all nodes. "
         f"{human_count(known_batch(trained))} suit {human_count(trained)} parameters, and in a larger step each token "
-        f"teaches less. A larger model uses the time without that{shorter}",
+        f"teaches less. A larger model uses the time without that{shorter}{_local_steps(plan)}",
     )
+
+
+def _local_steps(plan: Plan) -> str:
+    """What local steps would do with the time in which nodes of `merged_muon` wait."""
+    if plan.run.rule.kind != MERGED_MUON:
+        return ""
+    merged, local = (
+        choice_for(plan.model, plan.swarm, Amount(plan.tokens), plan.memory_bytes, kind)
+        for kind in (MERGED_MUON, LOCAL_MUON)
+    )
+    nodes, local_s = plan.swarm.nodes, local.round_s / LOCAL_STEPS
+    share = local.tokens(nodes) * local_s / (merged.tokens(nodes) * plan.step.seconds)
+    if share >= 1:
+        return ""
+    return f". --rule {LOCAL_MUON} uses it for more steps: to a loss in about {share:.0%} of the time (docs/peers.md)"
 
 
 def _waits(plan: Plan) -> bool:
