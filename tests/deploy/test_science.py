@@ -54,6 +54,7 @@ from bench.studies import append, carry_out
 from thinwire import Muon
 from thinwire.steps.muon import grouped
 from thinwire_planner.methods.gossip import codec_of
+from thinwire_planner.methods.local_steps import TOKENS
 from thinwire_planner.methods.star import RULES
 from thinwire_proto.contract import DecoderSpec, Parameter, ScheduleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
@@ -174,6 +175,8 @@ def test_the_planner_has_the_tokens_of_the_study() -> None:
     for rule, arm in zip(RULES, arms, strict=True):
         for nodes, planned in rule.tokens.items():
             assert planned == pytest.approx(tokens(arm, {4: FOUR_SHORT, 16: SINGLES}[nodes]), abs=0.006), (arm, nodes)
+    for optimizer, arm in (("AdamW", "diloco"), ("Muon", "muloco")):
+        assert TOKENS[optimizer] == pytest.approx(tokens(arm, FOUR_SHORT), abs=0.006), arm
     assert codec_of("dense").tokens == pytest.approx(tokens("gossip-dense-muon", SINGLES), abs=0.006)
     assert codec_of("sign").tokens == pytest.approx(tokens("gossip-sign-muon-pull", SINGLES), abs=0.006)
 

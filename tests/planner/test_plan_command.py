@@ -63,7 +63,7 @@ def test_the_table_ends_with_the_choice(monkeypatch: pytest.MonkeyPatch, capsys:
     out = capsys.readouterr().out
     assert "take: star" in out
     assert "all-reduce, DDP" in out
-    assert "not recommended: local steps" in out
+    assert "faster, and not recommended: gossip" in out
 
 
 def test_a_file_has_sites_speeds_and_measured_times(
