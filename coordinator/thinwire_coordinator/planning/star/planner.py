@@ -16,6 +16,7 @@ from thinwire_coordinator.planning.settings import (
     rate_for,
     rounded_s,
     schedule_for,
+    suits_muon,
     tokens_for,
 )
 from thinwire_coordinator.planning.star import traffic
@@ -242,8 +243,8 @@ def _waiting(plan: Plan) -> Iterator[Advice]:
 
 
 def _local_steps(plan: Plan) -> str:
-    """What local steps would do with the time in which nodes of `merged_muon` wait."""
-    if plan.run.rule.kind != MERGED_MUON:
+    """A sentence for nodes that wait with `merged_muon`, if they would reach a loss sooner by local steps."""
+    if plan.run.rule.kind != MERGED_MUON or not suits_muon(plan.model, LocalMuonSpec()):
         return ""
     merged, local = (
         choice_for(plan.model, plan.swarm, Amount(plan.tokens), plan.memory_bytes, kind)
