@@ -71,8 +71,8 @@ def _head(outcomes: Sequence[Outcome]) -> str:
         f"""Each system is in an environment of its own from the package index, with `{NEEDED[0]}`. Scripts are in
         `bench/peers/scripts`. A step is {SAMPLES} samples of a node in micro-batches of {MICRO_BATCH}; thinwire's
         rounds are those of `init`. The optimizer is AdamW at {ADAMW_RATE:g} where a system does not bring its own, the
-        best of four rates; in one row, Muon at {MUON_RATE:g}, likewise. Every rate is constant after {WARMUP_BATCHES}
-        steps. Nothing else was swept, ours included.""",
+        best of four rates; in one row, Muon at {MUON_RATE:g}, the best of three. Every rate is constant after
+        {WARMUP_BATCHES} steps. Nothing else was swept, ours included.""",
     ]
     return "\n".join(["# Beside other systems\n", *map(_paragraph, parts)])
 

@@ -34,7 +34,7 @@ ADAMW_RATE = 1.5e-3
 """Of 1, 1.5, 2 and 3 thousandths, the best after 280,000 tokens in one process with a batch of four nodes
 (docs/log/wide-area.md)."""
 MUON_RATE, MUON_ADAMW_RATE = 2e-2, 0.5
-"""Likewise, of 1, 2, 3 and 4.5 hundredths for matrices; and a factor for all others, of 0.5 and 0.2."""
+"""Likewise, of 1, 2 and 3 hundredths for matrices; and a factor for all others, better than 0.2."""
 BETAS = (0.9, 0.99)
 WARMUP_BATCHES = 4
 """Afterwards the rate is constant, so that it is the same for fast and slow systems."""

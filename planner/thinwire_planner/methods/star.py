@@ -30,6 +30,8 @@ from thinwire_proto.contract import DemoRuleSpec, LocalMuonSpec, MergedMuonSpec
 
 FAMILY = "star"
 DEMO, LOCAL_MUON, MERGED_MUON = DemoRuleSpec().kind, LocalMuonSpec().kind, MergedMuonSpec().kind
+LOCAL_STEPS = 4
+"""Of `local_muon` in a round, as in docs/convergence."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ RULES = (
         0.128,
         {1: 0.128, 2: 0.192, 4: 0.260, 8: 0.298, 16: 0.239},
         {4: 1.71, 16: 1.58},
-        local_steps=4,
+        local_steps=LOCAL_STEPS,
     ),
     StarRule(
         MERGED_MUON,

@@ -17,7 +17,6 @@ from thinwire_coordinator.planning.problems import check_file, read_run
 from thinwire_coordinator.planning.star.choice import (
     COORDINATOR_FLOAT64_FLOPS,
     LOCAL_ROUNDS_MIN,
-    LOCAL_STEPS,
     ROUND_S_MIN,
     STEP_PART,
     TRANSFER_PART,
@@ -25,6 +24,7 @@ from thinwire_coordinator.planning.star.choice import (
     choice_for,
 )
 from thinwire_coordinator.planning.star.planner import advise
+from thinwire_planner.methods.star import LOCAL_STEPS
 from thinwire_proto.contract import LocalMuonSpec, MergedMuonSpec, RunSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.muon import orthogonal

@@ -10,7 +10,7 @@ from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import micro_batch_for
 from thinwire_coordinator.planning.settings import MORE_PASSES_MAX, check_muon, known_batch, suits_muon
 from thinwire_coordinator.planning.star.traffic import transfer_s
-from thinwire_planner.methods.star import DEMO, LOCAL_MUON, MERGED_MUON, tokens_of
+from thinwire_planner.methods.star import DEMO, LOCAL_MUON, LOCAL_STEPS, MERGED_MUON, tokens_of
 from thinwire_proto.contract import (
     DemoRuleSpec,
     DemoSpec,
@@ -27,8 +27,8 @@ BUDGETS = tuple(DemoSpec(k=k, update_topk=kept) for k, kept in ((96, 320), (44, 
 """Settings of [demo], from the most bytes to the fewest."""
 NARROW_PADDING_MIN = 0.5
 """In tiles that are emptier than this, such as those of an adapter, k is a share of what is in them."""
-LOCAL_STEPS, LOCAL_ROUNDS_MIN = 4, 256
-"""Of Muon in a round, and rounds, as in docs/convergence. With fewer rounds, local steps learn less."""
+LOCAL_ROUNDS_MIN = 256
+"""With fewer rounds than in docs/convergence, local steps learn less."""
 TRANSFER_PART = 0.5
 """The part of a round that upload and download may take, so that a slower link than predicted still delivers."""
 STRETCH_MAX = 2.0
@@ -72,7 +72,7 @@ class Amount:
 @dataclass(frozen=True)
 class RoundChoice:
     """rule, demo: sections of the run. round_s: the length of a round. samples: of a node for its full weight. stretch:
-    so many times as long is the round because nodes wait in it."""
+    the round is so many times as long because nodes wait in it."""
 
     rule: RuleSpec
     demo: DemoSpec
@@ -81,11 +81,12 @@ class RoundChoice:
     stretch: float = 1.0
 
     def tokens(self, nodes: int) -> float:
-        """Over those of Muon with every gradient exchanged, for the same loss."""
+        """Tokens for a loss, over those of Muon with every gradient exchanged."""
         return tokens_of(self.rule.kind, self.demo.vote_levels, nodes)
 
     def cost(self, nodes: int) -> float:
-        """The time to that loss, over the time that its passes would take."""
+        """The same, with the tokens that nodes could train while they wait. Where no round may be shorter, a rule with
+        more steps a round can reach the loss sooner at a higher cost (`planner._local_steps`)."""
         return self.tokens(nodes) * self.stretch
 
 
@@ -107,7 +108,7 @@ def choice_for(
     facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float, kind: str | None = None
 ) -> RoundChoice:
     """The choice for this model and these nodes. memory_bytes: of a node. kind: of the rule, of the star; by default
-    the one with which they reach a loss first.
+    the one of least cost.
 
     Raises ConfigError if steps of Muon are asked for, and do not suit the model.
     """
@@ -123,7 +124,7 @@ def choice_for(
 
 
 def _choices(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float) -> Iterator[RoundChoice]:
-    """What is known to train this model."""
+    """A choice for each rule that is known to train this model."""
     yield _votes(facts, swarm)
     if not suits_muon(facts, LocalMuonSpec()):
         return

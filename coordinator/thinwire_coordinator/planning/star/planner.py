@@ -21,7 +21,6 @@ from thinwire_coordinator.planning.settings import (
 )
 from thinwire_coordinator.planning.star import traffic
 from thinwire_coordinator.planning.star.choice import (
-    LOCAL_STEPS,
     NARROW_PADDING_MIN,
     Amount,
     budgets,
@@ -29,7 +28,7 @@ from thinwire_coordinator.planning.star.choice import (
     nodes_max,
     step_s,
 )
-from thinwire_planner.methods.star import DEMO, LOCAL_MUON, MERGED_MUON
+from thinwire_planner.methods.star import DEMO, LOCAL_MUON, LOCAL_STEPS, MERGED_MUON
 from thinwire_proto.contract import DemoSpec, LocalMuonSpec, MergedMuonSpec, RoundSpec, RunSpec
 
 RULES: Sequence[str] = (DEMO, LOCAL_MUON, MERGED_MUON)
