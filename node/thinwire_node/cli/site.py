@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import torch
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from thinwire_node.cli.options import ALL_CARDS, devices_named
-from thinwire_node.training.ranks import RankLost, Ranks
+from thinwire_node.training.ranks import Ranks
 from thinwire_proto.errors import ConfigError, UsageError
 from thinwire_proto.limits import RANK_END_S, RANKS_MEET_S
 
@@ -113,24 +112,13 @@ def _end(process: subprocess.Popen[bytes], ranks: Ranks | None) -> None:
 
 def _meet(place: Path, size: int, running: Sequence[subprocess.Popen[bytes]]) -> Ranks:
     """Wait for all followers. Raises ConfigError if one ends instead; it has said why."""
-    found: list[Ranks | RankLost] = []
-    has_met = threading.Event()
 
-    def meet() -> None:
-        try:
-            found.append(Ranks(store_at(place, size), 0, size))
-        except RankLost as error:
-            found.append(error)
-        has_met.set()
-
-    threading.Thread(target=meet, daemon=True).start()
-    while not has_met.wait(0.1):
+    def check() -> None:
         for rank, process in enumerate(running, 1):
             if process.poll() is not None:
                 raise ConfigError(f"process {rank} of this node could not start, for the reason above")
-    if isinstance(found[0], RankLost):
-        raise found[0]
-    return found[0]
+
+    return Ranks(store_at(place, size), 0, size, check=check)
 
 
 def store_at(place: Path, size: int) -> FileStore:

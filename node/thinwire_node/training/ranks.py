@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -21,7 +23,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
 from thinwire_proto.errors import LocalError
-from thinwire_proto.limits import RANKS_IDLE_S
+from thinwire_proto.limits import RANKS_IDLE_S, RANKS_MEET_S
 
 BACKENDS = "cpu:gloo,cuda:nccl"
 IDLE_MAX = timedelta(seconds=RANKS_IDLE_S)
@@ -50,9 +52,19 @@ Message = tuple[dict[str, Any], list[Tensor]]
 class Ranks:
     """The process group of one node, which torch.distributed has as its default group."""
 
-    def __init__(self, store: Store | None, rank: int, size: int, here: int | None = None) -> None:
-        """store: where the ranks find each other; None: where the environment says, as torchrun sets it. here: how many
-        of them are on this host, if not all."""
+    def __init__(
+        self,
+        store: Store | None,
+        rank: int,
+        size: int,
+        here: int | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Meet the others. Raises RankLost if that takes longer than RANKS_MEET_S.
+
+        store: where the ranks find each other; None: where the environment says, as torchrun sets it. here: how many
+        of them are on this host, if not all. check: called ten times a second meanwhile; raises what ends the wait.
+        """
         self.rank = rank
         self.size = size
         self.here = here or size
@@ -60,12 +72,29 @@ class Ranks:
         self.is_sharded = False
         """Whether no rank holds the whole model in a star run."""
         self._rooms: list[tuple[int, int | None]] | None = None
-        with self._talking():
-            backends = BACKENDS if dist.is_nccl_available() else "gloo"
-            dist.init_process_group(backends, timeout=IDLE_MAX, store=store, rank=rank, world_size=size)
-            self._heads = dist.new_group(backend="gloo", timeout=IDLE_MAX)
-            self._urgent = dist.new_group(backend="gloo", timeout=IDLE_MAX)
         self._urgent_lock = threading.Lock()
+        # gloo has one time limit for meeting and for a paused run, so the shorter one is kept here
+        met: Future[None] = Future()
+        threading.Thread(target=self._meet, args=(store, met), daemon=True, name="meet").start()
+        deadline = time.monotonic() + RANKS_MEET_S
+        while not met.done():
+            check()
+            if time.monotonic() > deadline:
+                self.is_broken = True
+                raise RankLost(f"{self._lost} (they did not all meet within {RANKS_MEET_S:.0f} s)")
+            wait([met], 0.1)
+        met.result()
+
+    def _meet(self, store: Store | None, met: Future[None]) -> None:
+        try:
+            with self._talking():
+                backends = BACKENDS if dist.is_nccl_available() else "gloo"
+                dist.init_process_group(backends, timeout=IDLE_MAX, store=store, rank=self.rank, world_size=self.size)
+                self._heads = dist.new_group(backend="gloo", timeout=IDLE_MAX)
+                self._urgent = dist.new_group(backend="gloo", timeout=IDLE_MAX)
+            met.set_result(None)
+        except Exception as error:  # noqa: BLE001 - the boundary of the thread: the constructor raises it
+            met.set_exception(error)
 
     @contextmanager
     def _talking(self) -> Iterator[None]:

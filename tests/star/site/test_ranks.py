@@ -7,12 +7,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerProcess
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+import torch.distributed as dist
 
 from thinwire_node.cli.site import LOOPBACK, store_at
 from thinwire_node.training.ranks import RankLost, Ranks
@@ -26,6 +29,7 @@ TENSORS = [
     torch.arange(6, dtype=torch.int16).view(2, 3).T,
 ]
 Scene = Callable[[Ranks], Any]
+Missing = Callable[[Path, int, int], None]
 CONTEXT = multiprocessing.get_context("forkserver")
 if sys.platform == "linux":  # elsewhere, a fork after these imports is not safe
     # importing torch takes two seconds of a core; the server does it once for all ranks
@@ -36,16 +40,22 @@ def played(folder: Path, scene: Scene, size: int) -> dict[int, Any]:
     """The result of each rank's scene, by rank. A rank that kills itself returns nothing."""
     results = CONTEXT.SimpleQueue()
     ranks = [CONTEXT.Process(target=_play, args=(folder / "place", scene, rank, size, results)) for rank in range(size)]
-    for process in ranks:
+    found = joined(ranks, results)
+    assert found.keys() == {rank for rank, process in enumerate(ranks) if process.exitcode != -signal.SIGKILL}
+    return found
+
+
+def joined(processes: Sequence[ForkServerProcess], results: SimpleQueue[Any]) -> dict[int, Any]:
+    """What the processes leave in the queue when they have ended, by rank."""
+    for process in processes:
         process.start()
-    for process in ranks:
+    for process in processes:
         process.join(PATIENCE_S)
         assert not process.is_alive()
     found = {}
     while not results.empty():
         rank, result = results.get()
         found[rank] = result
-    assert found.keys() == {rank for rank, process in enumerate(ranks) if process.exitcode != -signal.SIGKILL}
     return found
 
 
@@ -54,6 +64,26 @@ def _play(place: Path, scene: Scene, rank: int, size: int, results: SimpleQueue[
     ranks = Ranks(store_at(place, size), rank, size)
     results.put((rank, scene(ranks)))
     ranks.end()
+
+
+def absent(place: Path, rank: int, size: int) -> None:
+    """A rank that never comes."""
+
+
+def dying_amid(place: Path, rank: int, size: int) -> None:
+    """A rank that is gone before it has met the others."""
+    dist.init_process_group("gloo", store=store_at(place, size), rank=rank, world_size=size)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _meet(place: Path, rank: int, size: int, results: SimpleQueue[Any]) -> None:
+    os.environ.update(LOOPBACK)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("thinwire_node.training.ranks.RANKS_MEET_S", 3.0)
+        try:
+            Ranks(store_at(place, size), rank, size)
+        except RankLost as error:
+            results.put((rank, str(error)))
 
 
 def talking(ranks: Ranks) -> Any:
@@ -90,18 +120,13 @@ def test_the_leader_interrupts_what_the_followers_compute(tmp_path: Path) -> Non
 
 
 def dying(ranks: Ranks) -> Any:
-    if ranks.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if ranks.rank == 0:
-        try:
-            ranks.answers()
-        except RankLost as error:
-            return str(error)
     try:
-        ranks.hear()
+        ranks.total(1)  # no rank leaves this before all have met
+        if ranks.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return ranks.answers() if ranks.rank == 0 else ranks.hear()
     except RankLost as error:
         return str(error)
-    return "nothing is wrong"
 
 
 def test_the_others_hear_that_one_has_died(tmp_path: Path) -> None:
@@ -109,3 +134,13 @@ def test_the_others_hear_that_one_has_died(tmp_path: Path) -> None:
     assert found.keys() == {0, 2}
     assert "this node is of 3 processes, and another one has ended" in found[0]
     assert "the first one, which leads it, has ended" in found[2]
+
+
+@pytest.mark.parametrize("missing", [absent, dying_amid])
+def test_the_others_do_not_wait_long_for_one_that_they_cannot_meet(tmp_path: Path, missing: Missing) -> None:
+    results = CONTEXT.SimpleQueue()
+    lost = CONTEXT.Process(target=missing, args=(tmp_path / "place", 1, 3))
+    others = [CONTEXT.Process(target=_meet, args=(tmp_path / "place", rank, 3, results)) for rank in (0, 2)]
+    found = joined([lost, *others], results)
+    assert "this node is of 3 processes, and another one has ended or cannot be reached" in found[0]
+    assert "the first one, which leads it, has ended or cannot be reached" in found[2]
