@@ -209,8 +209,8 @@ def results_in(folder: Path) -> list[Result]:
 
 SWEEP, SHORT, LONG = 1 << 20, 1 << 22, 1 << 24
 """Tokens of the smaller model: 4.7 and 18.9 for each of its 886,000 parameters at the two horizons."""
-LARGER_SWEEP, LARGER_SHORT = 1 << 20, 7 << 21
-"""Of the larger model: 5.0 for each of its 2.9M parameters. The sweep's are those of the smaller batch."""
+LARGER_SHORT = 7 << 21
+"""Of the larger model: 5.0 for each of its 2.9M parameters."""
 FEW, MANY = Size(samples=16), Size(samples=64)
 """The batches of two and four nodes, and of sixteen and 64. A sweep has at least 256 steps of either."""
 
@@ -221,9 +221,9 @@ def _horizons(size: Size, nodes: int) -> tuple[Cell, Cell]:
     return short, Cell(size, nodes, LONG, short)
 
 
-def _larger(size: Size, nodes: int) -> Cell:
-    size = replace(size, preset="byte-3m")
-    return Cell(size, nodes, LARGER_SHORT, Cell(size, nodes, size.samples // FEW.samples * LARGER_SWEEP))
+def _larger(smaller: Cell) -> Cell:
+    """Its rates are those of the smaller model with as many tokens a parameter: a sweep of few tokens says less."""
+    return Cell(replace(smaller.size, preset="byte-3m"), smaller.nodes, LARGER_SHORT, smaller)
 
 
 TWO_SHORT, TWO_LONG = _horizons(FEW, 2)
@@ -232,7 +232,7 @@ SINGLES, _ = _horizons(FEW, 16)
 """Sixteen nodes of one sample each."""
 SIXTEEN_SHORT, SIXTEEN_LONG = _horizons(MANY, 16)
 SIXTY_FOUR_SHORT, SIXTY_FOUR_LONG = _horizons(MANY, 64)
-LARGER = (_larger(FEW, 4), _larger(MANY, 16))
+LARGER = (_larger(FOUR_SHORT), _larger(SIXTEEN_SHORT))
 
 ALL = tuple(name for name, arm in ARMS.items() if arm.kind != "gossip")
 OTHERS = ("muloco", "diloco", "sparseloco")
