@@ -51,7 +51,7 @@ class Rates(NamedTuple):
 @dataclass(frozen=True)
 class Cell:
     """Runs that are compared with each other. tokens: of all nodes. shorter: the cell that says with which rates a run
-    begins; None: this one is a sweep."""
+    begins, of the same model or of a smaller one; None: this one is a sweep."""
 
     size: Size
     nodes: int

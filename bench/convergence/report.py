@@ -124,8 +124,8 @@ def tokens_for_equal_loss(above: float, slope: float) -> float:
 
 def slope_of(cell: Cell, results: Sequence[Result]) -> float | None:
     """s, if the loss of the best dense arm falls as tokens^−s between the shorter cell and this one; None without a
-    shorter one."""
-    if cell.shorter is None:
+    shorter one of the same model."""
+    if cell.shorter is None or cell.shorter.size != cell.size:
         return None
     here, shorter = (best_dense(summaries_of(one, results)) for one in (cell, cell.shorter))
     if here is None or shorter is None or not (here.by_seed.keys() & shorter.by_seed.keys()):
@@ -260,7 +260,8 @@ It goes on where it stopped: `nice -n 19 make science SCIENCE="--jobs 1"` takes 
 * *Rate* is the best one: a sweep goes from a start to the better neighbour, a factor of {RATE_FACTOR} away, until none
   is better. If an arm has an outer rate, it is the second number, and the sweep goes in both directions. Rates of a
   longer run begin with the best of the shorter one; when the study is complete, the next lower rate ran there as well.
-  A star says that the sweep is not complete.
+  The larger model has the rates that are best for the smaller one at the short horizon. A star says that the sweep is
+  not complete.
 * *Loss* is in nats per byte, on 512 samples of files that no node trained on. *Spread*: largest less smallest loss.
 * *Up* and *down* are bytes that one node sends and receives, a parameter of the model and a token of all nodes. *Times
   fewer* compares their sum with a ring all-reduce of float32 among the same nodes in every local step.
