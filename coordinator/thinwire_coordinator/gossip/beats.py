@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 
 from thinwire_common.logs import tell
 from thinwire_coordinator.gossip.directory import Collect, Phase
-from thinwire_coordinator.gossip.figures import GossipFigures, SeenPeer, sealed_beat
+from thinwire_coordinator.gossip.figures import GossipFigures, SeenPeer
 from thinwire_coordinator.gossip.formation import Plan, form
 from thinwire_coordinator.gossip.held_out import HeldOutLosses
 from thinwire_coordinator.gossip.judging import heard_of, is_repeated, why_refuse
 from thinwire_coordinator.gossip.ledger_rows import RowSealer
 from thinwire_coordinator.gossip.measurements import Measurement, Sketches
 from thinwire_coordinator.gossip.participants import Participant
+from thinwire_coordinator.gossip.sealed_beats import sealed_beat
 from thinwire_coordinator.gossip.settings import LEASE_FIRST, LEASE_RUNS_MAX, GossipSettings
 from thinwire_coordinator.gossip.store import SealedReport, Store
 from thinwire_coordinator.hall.access.door import Denied, DoorReason

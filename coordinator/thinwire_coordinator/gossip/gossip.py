@@ -13,11 +13,13 @@ from typing import Any
 from thinwire_coordinator.gossip.beats import Beats
 from thinwire_coordinator.gossip.deposits import Deposits
 from thinwire_coordinator.gossip.directory import Directory, Phase
-from thinwire_coordinator.gossip.figures import GossipFigures, GossipView, PastBeats
+from thinwire_coordinator.gossip.figures import GossipFigures
 from thinwire_coordinator.gossip.held_out import HeldOutLosses
 from thinwire_coordinator.gossip.ledger_rows import RowSealer
 from thinwire_coordinator.gossip.measurements import Sketches
+from thinwire_coordinator.gossip.sealed_beats import PastBeats
 from thinwire_coordinator.gossip.settings import GossipSettings, gossip_settings
+from thinwire_coordinator.gossip.view import GossipView
 from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.hall import Hall
 from thinwire_coordinator.hall.measurement import Part, SetMeasured

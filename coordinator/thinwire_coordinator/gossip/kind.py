@@ -8,7 +8,6 @@ from typing import Any
 from thinwire_coordinator.gossip.calls import GossipService
 from thinwire_coordinator.gossip.deposits import deposit_bytes
 from thinwire_coordinator.gossip.directory import Phase
-from thinwire_coordinator.gossip.figures import METRICS
 from thinwire_coordinator.gossip.gossip import Gossip, GossipUpkeep, first_step
 from thinwire_coordinator.gossip.ledger_rows import KIND as KIND_OF_ROW
 from thinwire_coordinator.gossip.ledger_rows import MEAN, state_at_head
@@ -18,6 +17,7 @@ from thinwire_coordinator.gossip.relay import LINES_MAX, RELAY_BYTES_MAX
 from thinwire_coordinator.gossip.settings import gossip_settings
 from thinwire_coordinator.gossip.store import directory_on_disk
 from thinwire_coordinator.gossip.verify import verify_beats
+from thinwire_coordinator.gossip.view import METRICS
 from thinwire_coordinator.hall.access.door import Door
 from thinwire_coordinator.hall.capacity import COPIES, ROW_BYTES, Forecast, OwnMemory, Sealed
 from thinwire_coordinator.hall.kind import Kind, Opening

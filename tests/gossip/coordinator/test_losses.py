@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from thinwire_coordinator.gossip.figures import loss_of, progress_of
+from thinwire_coordinator.gossip.sealed_beats import loss_of, progress_of
 from thinwire_coordinator.hall.measurement import is_plausible, weighted_median
 from thinwire_proto.gossip.reports import Report, SignedReport
 
