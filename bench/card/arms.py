@@ -1,10 +1,9 @@
 """The arms of a card's runs. All take the same global batch of a step; nodes only split it.
 
-Dense arms exchange every number. `muon-tiles` orthogonalizes each tile of 64 × 64 by itself, in place of the whole
-matrix. The sketches `muon-S` and `muon-tiles-S` are the same, but each node adds its gradient to what it has not sent
-yet, and sends that in uniform steps of S σ of each matrix, where the step of 0 is a dead zone; the rest stays on the
-node (error feedback). Momentum and orthogonalization come after the merge. Embeddings and vectors take steps of AdamW
-at 0.2 times the rate in all arms of Muon; there they are all-reduced, in the sketches too.
+Dense arms exchange every number. In the sketches `muon-S`, each node adds its gradient to what it has not sent yet, and
+sends that in uniform steps of S σ of each matrix, where the step of 0 is a dead zone; the rest stays on the node (error
+feedback). Momentum and orthogonalization come after the merge. Embeddings and vectors take steps of AdamW; they are
+all-reduced, in the sketches too.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from bench.convergence.arms import ARMS as STUDY_ARMS
 from bench.convergence.batched import BatchedVotingMethod
 from bench.convergence.batched_local import BatchedMuonMethod
 from bench.convergence.method import SwarmSize
-from thinwire_proto.contract import TILE_EDGE, ScheduleSpec
+from thinwire_proto.contract import ScheduleSpec
+from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.exact.schedule import learning_rate
-from thinwire_proto.muon import ADAMW_STEP, muon_step, orthogonal
 
 MEASURED_EVERY = 64
 """Rounds between two measurements of what a node sends: on a card, encoding takes longer than training."""
@@ -35,14 +34,15 @@ FLOAT_BITS = 32
 
 @dataclass(frozen=True)
 class CardArm:
-    """One arm. kind: adamw, muon, votes or local. rate: the middle of the swept rates. step: of the sketch, in σ; 0:
-    all-reduced. study: the arm of `bench.convergence` that it is."""
+    """One arm. kind: adamw, muon, votes or local. rate: the middle of the swept rates. adamw_rate: factor on it of what
+    takes no steps of Muon. step: of the sketch, in σ; 0: all-reduced. study: the arm of `bench.convergence` that it
+    is."""
 
     name: str
     what: str
     kind: str
     rate: float
-    is_tiled: bool = False
+    adamw_rate: float = MuonSpec().adamw_rate
     step: float = 0.0
     study: str = ""
 
@@ -51,25 +51,25 @@ class CardArm:
         return STUDY_ARMS[self.study].local_steps if self.study else 1
 
 
-def _sketch(step: float, *, is_tiled: bool) -> CardArm:
-    name = "muon-tiles" if is_tiled else "muon"
-    what = f"error feedback on the node, steps of {step:g} σ, mean, then {name}"
-    return CardArm(f"{name}-{step:g}", what, "muon", 0.02, is_tiled=is_tiled, step=step)
+def _muon(name: str, what: str, adamw_rate: float = MuonSpec().adamw_rate, step: float = 0.0) -> CardArm:
+    what = f"{what}; embeddings and vectors at {adamw_rate:g} times the rate"
+    return CardArm(name, what, "muon", 0.02, adamw_rate, step)
 
 
 ARMS = {
     arm.name: arm
     for arm in (
         CardArm("adamw", "AdamW, β 0.9 and 0.99, all-reduced", "adamw", 0.003),
-        CardArm("muon", "Muon of whole matrices, momentum 0.9, all-reduced", "muon", 0.02),
-        CardArm("muon-tiles", "the same, each tile of 64 × 64 orthogonalized by itself", "muon", 0.02, is_tiled=True),
-        _sketch(1.5, is_tiled=True),
-        _sketch(1.5, is_tiled=False),
-        _sketch(2.5, is_tiled=False),
+        _muon("muon", "Muon, momentum 0.9, all-reduced"),
+        _muon("muon-half", "the same", 0.5),
+        _muon("muon-1.5", "error feedback on the node, steps of 1.5 σ, mean, then Muon", step=1.5),
+        _muon("muon-0.5", "the same, steps of 0.5 σ", 0.5, step=0.5),
         CardArm("thinwire", "the contract's defaults", "votes", 0.002, study="thinwire"),
         CardArm("muon-4", STUDY_ARMS["muon-4"].what, "local", 0.015, study="muon-4"),
     )
 }
+DENSE = ("adamw", "muon", "muon-half")
+"""The arms of the yardstick: others are compared with the best of them."""
 
 
 class CardMethod(Protocol):
@@ -107,7 +107,7 @@ class MergedMuon:
     def __init__(self, problem: CardProblem, arm: CardArm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         self._problem, self._arm, self._schedule, self._swarm = problem, arm, schedule, swarm
         self._nodes = swarm.nodes if arm.step else 1
-        self._muon = GroupedMuon(problem.parameters, tile_momentum_step if arm.is_tiled else muon_step)
+        self._muon = GroupedMuon(problem.parameters, rule=MuonSpec(adamw_rate=arm.adamw_rate))
         self._unsent = {
             shape: torch.zeros(self._nodes, len(names), *shape, device=problem.device)
             for shape, names in self._muon.groups.items()
@@ -145,24 +145,6 @@ class MergedMuon:
         sent = levels * one
         unsent.sub_(sent)
         return sent, levels
-
-
-def tile_momentum_step(momentum: Tensor, gradient: Tensor, decay: float) -> Tensor:
-    """`muon_step`, each tile by itself."""
-    momentum.mul_(decay).add_(gradient)
-    return tile_step(torch.add(gradient, momentum, alpha=decay))
-
-
-def tile_step(matrices: Tensor) -> Tensor:
-    """Muon's step at η = 1 of each tile of 64 × 64 by itself. matrices: [n, rows, columns]; borders are padded."""
-    count, rows, columns = matrices.shape
-    down, across = -(-rows // TILE_EDGE), -(-columns // TILE_EDGE)
-    padding = (0, across * TILE_EDGE - columns, 0, down * TILE_EDGE - rows)
-    padded = torch.nn.functional.pad(matrices, padding) if any(padding) else matrices
-    tiles = padded.view(count, down, TILE_EDGE, across, TILE_EDGE).transpose(2, 3)
-    found = orthogonal(tiles.reshape(-1, TILE_EDGE, TILE_EDGE)).mul_(ADAMW_STEP * math.sqrt(TILE_EDGE))
-    whole = found.view(count, down, across, TILE_EDGE, TILE_EDGE).transpose(2, 3)
-    return whole.reshape(count, down * TILE_EDGE, across * TILE_EDGE)[:, :rows, :columns]
 
 
 def entropy(levels: Tensor) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bench.card.arms import ARMS
 from bench.convergence.method import SwarmSize
@@ -144,35 +144,27 @@ SMALL, LARGE, LARGEST = "byte-10m", "llama-124m", "llama-350m"
 SHORT, LONG = 50_000_000, 200_000_000
 """About 5 and 20 tokens for each parameter of `byte-10m`."""
 LARGE_TOKENS = 40_000_000
-_DENSE = [("muon", 1), ("adamw", 1), ("muon-tiles", 1)]
-_MAIN = [*_DENSE, ("muon-tiles-1.5", 4)]
-_WHOLE = [Item(SMALL, "muon-1.5", nodes, LONG, rate=0.01) for nodes in (4, 16)]
-_FURTHER = [Item(SMALL, "muon-4", 16, LONG), Item(SMALL, "thinwire", 16, LONG, 4)]
+SWEPT_WITH = {"muon-1.5": 4, "muon-0.5": 4, "thinwire": 4, "muon-4": 16}
+"""The nodes with which the rates of an arm are swept, for any number of them."""
+_MUON = (("muon-half", 1), ("muon-0.5", 4), ("muon-0.5", 16))
+_DENSE_AND_MUON = (("adamw", 1), ("muon", 1), *_MUON)
+_ALL = (*_DENSE_AND_MUON, ("thinwire", 4), ("thinwire", 16), ("muon-4", 16))
+
+
+def _items(model: str, tokens: int, arms: Iterable[tuple[str, int]], seed: int = 1) -> list[Item]:
+    return [Item(model, arm, nodes, tokens, SWEPT_WITH.get(arm, 0), seed) for arm, nodes in arms]
+
+
 ITEMS = [
-    *(Item(SMALL, arm, nodes, LONG) for arm, nodes in _MAIN),
-    *_WHOLE,
-    Item(SMALL, "thinwire", 4, LONG),
-    *(Item(LARGE, arm, nodes, LARGE_TOKENS) for arm, nodes in _DENSE),
-    Item(LARGE, "muon-1.5", 4, LARGE_TOKENS, rate=0.01),
-    *_FURTHER,
-    *(replace(item, arm="muon-2.5") for item in _WHOLE),
-    *(Item(SMALL, arm, nodes, LONG, seed=2) for arm, nodes in _DENSE[:2]),
-    *(replace(item, seed=2) for item in _WHOLE),
-    *(Item(SMALL, arm, nodes, SHORT) for arm, nodes in _DENSE),
-    *(replace(item, tokens=SHORT) for item in (*_WHOLE, Item(SMALL, "thinwire", 4, LONG), *_FURTHER)),
-    Item(LARGE, "thinwire", 4, LARGE_TOKENS),
-    Item(LARGE, "muon-1.5", 16, LARGE_TOKENS, rate=0.01),
-    Item(LARGE, "muon-4", 16, LARGE_TOKENS),
-    *(Item(SMALL, arm, 1, LONG, rate=0.005) for arm in ("muon", "muon-tiles")),
-    *(Item(LARGEST, arm, nodes, LARGE_TOKENS // 2) for arm, nodes in (*_DENSE[:2], ("muon-1.5", 4))),
+    *_items(SMALL, LONG, _ALL),
+    *_items(LARGE, LARGE_TOKENS, _ALL),
+    *_items(SMALL, LONG, _MUON, seed=2),
+    *_items(SMALL, SHORT, _ALL),
+    *_items(LARGEST, LARGE_TOKENS // 2, _DENSE_AND_MUON),
+    *_items(SMALL, LONG, _MUON, seed=3),
+    *(Item(SMALL, arm, nodes, LONG, rate=0.005) for arm, nodes in (("muon", 1), *_MUON)),
 ]
 """The items that a card makes, the most important first."""
-SMALLEST_ITEMS = [
-    *(Item("byte-1m", arm, nodes, 1 << 22) for arm, nodes in _MAIN),
-    Item("byte-1m", "muon-tiles-1.5", 16, 1 << 22, 4),
-]
+SMALLEST_ITEMS = _items("byte-1m", 1 << 22, _DENSE_AND_MUON)
 """The model and the batch of `bench.convergence`, which a processor trains too: a check of the arms."""
-QUICK_ITEMS = [
-    Item("quick", arm, nodes, 512 * 16)
-    for arm, nodes in (*_MAIN, ("thinwire", 4), ("muon-4", 16), ("muon-1.5", 16), ("muon-2.5", 4))
-]
+QUICK_ITEMS = _items("quick", 512 * 16, (*_ALL, ("muon-1.5", 4)))
