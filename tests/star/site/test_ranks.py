@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from thinwire_node.cli.site import LOOPBACK, store_at
 from thinwire_node.training.ranks import RankLost, Ranks
+from thinwire_proto.errors import ConfigError
 
 PATIENCE_S = 100.0
 TENSORS = [
@@ -134,6 +135,13 @@ def test_the_others_hear_that_one_has_died(tmp_path: Path) -> None:
     assert found.keys() == {0, 2}
     assert "this node is of 3 processes, and another one has ended" in found[0]
     assert "the first one, which leads it, has ended" in found[2]
+
+
+def test_a_launcher_that_names_no_meeting_place_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(ConfigError, match="MASTER_ADDR expected, but not set"):
+        Ranks(None, 0, 2)
 
 
 @pytest.mark.parametrize("missing", [absent, dying_amid])
