@@ -48,7 +48,7 @@ CODECS = (
     CodecBytes("dense", 4.0, 28e-3 / MEASURED_PARAMETERS),
     CodecBytes("bf16", 2.0, 10e-3 / MEASURED_PARAMETERS),
     CodecBytes("int8", 1.0, 33e-3 / MEASURED_PARAMETERS),
-    CodecBytes("one bit", 0.126, 30e-3 / MEASURED_PARAMETERS, 1.60, is_rounded=True),
+    CodecBytes("one bit", 0.126, 30e-3 / MEASURED_PARAMETERS, 1.58, is_rounded=True),
 )
 """As measured on two threads (docs/log/decentralized.md). One bit is the codec `sign`, with pulled gradients."""
 
