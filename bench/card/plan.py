@@ -19,6 +19,8 @@ from thinwire_proto.models import BYTE_PRESETS, LLAMA_PRESETS
 
 FACTOR = 2.0
 """Between the rates of a sweep."""
+SWEPT_WITH = {"muon-1.5": 4, "muon-0.5": 4, "thinwire": 4, "muon-4": 16}
+"""The nodes with which the rates of an arm are swept, for any number of them."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +100,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Item:
-    """An arm with a number of nodes, run on a number of tokens at its best rate. swept_with: the number of nodes with
-    which its rates are swept; 0: with this one. rate: without a sweep; 0: the sweep's best."""
+    """An arm with a number of nodes, run on a number of tokens at its best rate. rate: without a sweep; 0: the sweep's
+    best."""
 
     model: str
     arm: str
     nodes: int
     tokens: int
-    swept_with: int = 0
     seed: int = 1
     rate: float = 0.0
 
@@ -115,7 +116,7 @@ def runs_of(item: Item, lines: Sequence[Line]) -> Iterator[CardRun]:
     if item.rate:
         yield CardRun(item.model, item.arm, item.nodes, item.rate, item.tokens, item.seed)
         return
-    nodes = item.swept_with or item.nodes
+    nodes = SWEPT_WITH.get(item.arm, item.nodes)
     tokens = MODELS[item.model].sweep
     swept = {
         Rates(line.run.rate): line.loss if math.isfinite(line.loss) else math.inf
@@ -144,15 +145,13 @@ SMALL, LARGE, LARGEST = "byte-10m", "llama-124m", "llama-350m"
 SHORT, LONG = 50_000_000, 200_000_000
 """About 5 and 20 tokens for each parameter of `byte-10m`."""
 LARGE_TOKENS = 40_000_000
-SWEPT_WITH = {"muon-1.5": 4, "muon-0.5": 4, "thinwire": 4, "muon-4": 16}
-"""The nodes with which the rates of an arm are swept, for any number of them."""
 _MUON = (("muon-half", 1), ("muon-0.5", 4), ("muon-0.5", 16))
 _DENSE_AND_MUON = (("adamw", 1), ("muon", 1), *_MUON)
 _ALL = (*_DENSE_AND_MUON, ("thinwire", 4), ("thinwire", 16), ("muon-4", 16))
 
 
 def _items(model: str, tokens: int, arms: Iterable[tuple[str, int]], seed: int = 1) -> list[Item]:
-    return [Item(model, arm, nodes, tokens, SWEPT_WITH.get(arm, 0), seed) for arm, nodes in arms]
+    return [Item(model, arm, nodes, tokens, seed) for arm, nodes in arms]
 
 
 ITEMS = [
