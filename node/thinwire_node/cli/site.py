@@ -13,16 +13,16 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 import torch
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
+from thinwire_common.options import host_and_port
 from thinwire_node.cli.options import ALL_CARDS, devices_named
 from thinwire_node.training.ranks import Ranks
 from thinwire_proto.errors import ConfigError, UsageError
-from thinwire_proto.limits import RANK_END_S, RANKS_MEET_S
+from thinwire_proto.limits import RANK_END_S
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
 """Processes of one host talk where nobody else can."""
@@ -40,12 +40,23 @@ class Launch:
 
 
 def launch() -> Launch | None:
-    """The launch that torchrun describes in the environment; None if there is none, or if it starts one process."""
+    """The launch that torchrun describes in the environment; None if there is none, or if it starts one process. Raises
+    UsageError if it names no place where the processes meet."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     if not all(os.environ.get(name, "").isdecimal() for name in names):
         return None
     found = Launch(*(int(os.environ[name]) for name in names))
-    return found if found.size > 1 else None
+    if found.size == 1:
+        return None
+    place = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+    try:
+        host_and_port(place, port_min=1)
+    except ValueError:
+        raise UsageError(
+            f"WORLD_SIZE is {found.size}, but MASTER_ADDR:MASTER_PORT, {place!r}, is no place where so many processes "
+            "can meet; start them by torchrun, or unset RANK and WORLD_SIZE"
+        ) from None
+    return found
 
 
 def devices_of(text: str, launched: Launch | None) -> list[str]:
@@ -123,6 +134,4 @@ def _meet(place: Path, size: int, running: Sequence[subprocess.Popen[bytes]]) ->
 
 def store_at(place: Path, size: int) -> FileStore:
     """The meeting place of the ranks of one host."""
-    store = FileStore(str(place), size)
-    store.set_timeout(timedelta(seconds=RANKS_MEET_S))
-    return store
+    return FileStore(str(place), size)

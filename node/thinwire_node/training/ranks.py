@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
-from thinwire_proto.errors import ConfigError, LocalError
+from thinwire_proto.errors import LocalError
 from thinwire_proto.limits import RANKS_IDLE_S, RANKS_MEET_S
 
 BACKENDS = "cpu:gloo,cuda:nccl"
@@ -60,8 +60,7 @@ class Ranks:
         here: int | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Meet the others. Raises RankLost if that takes longer than RANKS_MEET_S, and ConfigError if the environment
-        names no place.
+        """Meet the others. Raises RankLost if that takes longer than RANKS_MEET_S.
 
         store: where the ranks find each other; None: where the environment says, as torchrun sets it. here: how many
         of them are on this host, if not all. check: called ten times a second meanwhile; raises what ends the wait.
@@ -94,8 +93,6 @@ class Ranks:
                 self._heads = dist.new_group(backend="gloo", timeout=IDLE_MAX)
                 self._urgent = dist.new_group(backend="gloo", timeout=IDLE_MAX)
             met.set_result(None)
-        except ValueError as error:
-            met.set_exception(ConfigError(f"the launcher named no place where its processes can meet: {error}"))
         except Exception as error:  # noqa: BLE001 - the boundary of the thread: the constructor raises it
             met.set_exception(error)
 

@@ -17,9 +17,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from thinwire_node.cli.site import LOOPBACK, store_at
+from thinwire_node.cli.site import LOOPBACK, Launch, launch, store_at
 from thinwire_node.training.ranks import RankLost, Ranks
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import UsageError
 
 PATIENCE_S = 100.0
 TENSORS = [
@@ -47,7 +47,7 @@ def played(folder: Path, scene: Scene, size: int) -> dict[int, Any]:
 
 
 def joined(processes: Sequence[ForkServerProcess], results: SimpleQueue[Any]) -> dict[int, Any]:
-    """What the processes leave in the queue when they have ended, by rank."""
+    """The results that the processes have left in the queue when all have ended, by rank."""
     for process in processes:
         process.start()
     for process in processes:
@@ -137,11 +137,20 @@ def test_the_others_hear_that_one_has_died(tmp_path: Path) -> None:
     assert "the first one, which leads it, has ended" in found[2]
 
 
-def test_a_launcher_that_names_no_meeting_place_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "place", [{}, {"MASTER_ADDR": "127.0.0.1"}, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "70000"}]
+)
+def test_a_launch_without_a_meeting_place_is_refused(monkeypatch: pytest.MonkeyPatch, place: dict[str, str]) -> None:
+    numbers = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (numbers | place).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=r"MASTER_ADDR:MASTER_PORT, .* is no place"):
+        launch()
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "29500")
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
-    with pytest.raises(ConfigError, match="MASTER_ADDR expected, but not set"):
-        Ranks(None, 0, 2)
+    assert launch() == Launch(0, 2, 0, 2)
 
 
 @pytest.mark.parametrize("missing", [absent, dying_amid])
