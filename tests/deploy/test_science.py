@@ -157,6 +157,9 @@ def test_the_tokens_for_an_equal_loss_follow_from_two_horizons() -> None:
     assert above is not None
     assert tokens_for_equal_loss(above, slope) == pytest.approx(4.0)
     assert slope_of(SWEEP, results) is None
+    larger = Size(preset="byte-3m")
+    results += [replace(one, run=replace(one.run, size=larger)) for one in results]
+    assert slope_of(replace(SHORT, size=larger), results) is None  # its shorter cell is of another model
 
 
 def test_the_planner_has_the_tokens_of_the_study() -> None:

@@ -1,4 +1,4 @@
-"""What a gossip run is doing now, and what was measured and sealed last."""
+"""The figures of a gossip run: its state now, and what was measured and sealed last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What status, page and metrics show of a gossip run."""
+"""The view of a gossip run, for status, page and metrics."""
 
 from __future__ import annotations
 
