@@ -54,6 +54,7 @@ lint: $(VENV)/.dev  ## ruff, mypy --strict, the import rules, generated files up
 	$(BIN)/python -m tools.events_table --check
 	$(BIN)/python -m tools.options_table --check
 	$(BIN)/python -m tools.run_reference --check
+	$(BIN)/python -m tools.planner_page --check
 
 bench: $(VENV)/.run  ## bytes, speeds, rounds, memory, training beside baselines, speeds also beside busy processes; about 12 minutes (BENCH)
 	@$(BIN)/python -m bench.speed $(BENCH)

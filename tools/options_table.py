@@ -6,10 +6,9 @@ from thinwire_common.options import Options, default_of, flag, metavar_of, varia
 from thinwire_coordinator.cli.options import ServeOptions, StatusOptions
 from thinwire_node.cli.options import StartOptions
 from thinwire_planner.cli.run import PlanOptions
-from tools.generated import DOCS, write_or_check
+from tools.generated import with_parts, write_or_check
 
-BEGIN = "<!-- options: begin; made by python -m tools.options_table -->\n"
-END = "<!-- options: end -->\n"
+MODULE = "tools.options_table"
 TABLES: tuple[tuple[str, type[Options], tuple[str, ...]], ...] = (
     ("thinwire-coordinator", ServeOptions, tuple(ServeOptions.model_fields)),
     ("thinwire-coordinator status", StatusOptions, ("coordinator",)),
@@ -36,13 +35,5 @@ def _table(title: str, options: type[Options], names: tuple[str, ...]) -> str:
     return "\n".join([*lines, ""])
 
 
-def page() -> str:
-    before, _, rest = (DOCS / "operating.md").read_text(encoding="utf-8").partition(BEGIN)
-    _, found, after = rest.partition(END)
-    if not found:
-        raise SystemExit(f"docs/operating.md lacks the markers of the tables: {BEGIN.strip()} … {END.strip()}")
-    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
-
-
 if __name__ == "__main__":
-    write_or_check("operating.md", page(), "tools.options_table")
+    write_or_check("operating.md", with_parts("operating.md", MODULE, {"options": tables()}), MODULE)
