@@ -28,8 +28,9 @@ from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
 from thinwire_proto.gossip.bounds import radius_of
 from thinwire_proto.gossip.codec import tensors_of
+from thinwire_proto.gossip.edges import FIRST_TOPOLOGY
 from thinwire_proto.gossip.final_mean import PARAMETER_MAX, bounded_mean, final_mean, in_integers
-from thinwire_proto.gossip.member import FIRST_TOPOLOGY, Member
+from thinwire_proto.gossip.member import Member
 from thinwire_proto.gossip.member_state import MemberSettings
 from thinwire_proto.gossip.topology import Layout, make_topology
 

@@ -12,7 +12,8 @@ from deploy.local_swarm.processes import SwarmError
 from examples.running.swarm import Swarm
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.star.replay import replica_at_head
-from thinwire_proto.task import Stateless, task_of
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import task_of
 
 PROMPTS = ("def ", "import os\n", 'class Node:\n    """')
 LOGITS_DIFFER_MAX = 1e-5

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.task import DataSource, Stateless, Tokenizer, Writes
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import DataSource, Tokenizer, Writes
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """The sign of a decoder for bytes that are no character. At the end of a text, they may become one."""

@@ -26,7 +26,7 @@ from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.data.conversations import BEGINS, COUNTS
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
 from thinwire_proto.data.manifest import BLOBS_FOLDER, CHAT_TEMPLATE_FILE
-from thinwire_proto.data.tokens import row_type
+from thinwire_proto.data.token_shards import row_type
 from thinwire_proto.errors import ConfigError
 
 TURN = "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"

@@ -16,7 +16,7 @@ from thinwire_coordinator.prepare.sources import parse_sources
 from thinwire_coordinator.prepare.summary import preview, summary
 from thinwire_proto.data.conversations import BEGINS, CHOSEN, COUNTS, counted_of
 from thinwire_proto.data.manifest import BLOBS_FOLDER
-from thinwire_proto.data.tokens import row_type
+from thinwire_proto.data.token_shards import row_type
 from thinwire_proto.errors import ConfigError
 
 TEMPLATE = (

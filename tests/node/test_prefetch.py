@@ -23,7 +23,7 @@ from thinwire_node.training.lease import Lease
 from thinwire_proto.blobs import Blob
 from thinwire_proto.contract.data.tokens import TokensSpec
 from thinwire_proto.data.manifest import BLOBS_FOLDER, Manifest
-from thinwire_proto.data.tokens import TokenShards
+from thinwire_proto.data.token_shards import TokenShards
 from thinwire_proto.limits import SOURCE_REST_S
 
 CONTEXT = 9

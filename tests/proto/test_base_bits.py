@@ -18,7 +18,7 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.frozen_base import dtype_of, load_base, load_whole_base
 from thinwire_proto.models.quantized import BLOCK, NF4, QuantizedLinear
 from thinwire_proto.models.transformers_models import canonical_config
-from thinwire_proto.task import Stateless
+from thinwire_proto.stateless import Stateless
 
 CONFIG_TEXT = canonical_config(CONFIG, "config")
 

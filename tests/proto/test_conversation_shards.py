@@ -19,9 +19,11 @@ from thinwire_proto.contract import Contract, RunSpec
 from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.data.conversations import BEGINS, COUNTS, counted
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Conversations, Manifest, Source
-from thinwire_proto.data.tokens import TokenShards, TokensKind, row_type
+from thinwire_proto.data.token_shards import TokenShards, row_type
+from thinwire_proto.data.tokens import TokensKind
 from thinwire_proto.errors import ConfigError, PayloadError
-from thinwire_proto.task import Stateless, task_of
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import task_of
 
 CONTEXT, VOCABULARY, ROWS = 9, 300, 8
 CHATS, TEXT = "chats", "text"

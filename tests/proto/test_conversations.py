@@ -17,7 +17,8 @@ from thinwire_proto.contract.models.hf import HuggingFaceSpec
 from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.data.conversations import BEGINS, COUNTS, positions_of, weight_of
 from thinwire_proto.models.transformers_models import CausalLM, build
-from thinwire_proto.task import LearnsConversations, Stateless, Task, complete_model, task_of
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import LearnsConversations, Task, complete_model, task_of
 
 VOCABULARY, CONTEXT = 96, 32
 GATED = {"vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -14,7 +14,8 @@ from thinwire_coordinator.cli.sample import chat_prompt
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.generation import Sampling, draw, generate, text_of
-from thinwire_proto.task import Stateless, task_of
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import task_of
 
 LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
 BYTES = ByteTokenizer()

@@ -20,7 +20,8 @@ from thinwire_proto.contract import Contract, RunSpec, parse_contract, run_diffe
 from thinwire_proto.contract.models.hf import HuggingFaceSpec
 from thinwire_proto.contract.models.hugging_face_config import CONFIG_BYTES_MAX
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.task import Stateless, complete_model, task_of
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import complete_model, task_of
 
 VOCABULARY = 96
 COMMON = {"vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}

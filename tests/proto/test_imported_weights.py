@@ -17,7 +17,8 @@ from thinwire_proto.contract.models.llama import LlamaSpec
 from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.lfs_pointer import IS_LFS_POINTER
-from thinwire_proto.task import Stateless, Task, complete_model, task_of
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import Task, complete_model, task_of
 
 VOCABULARY = 96
 N = {"vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}

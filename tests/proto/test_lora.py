@@ -25,7 +25,8 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import load_replica
 from thinwire_proto.models.lora import Adapted, LoraTask
 from thinwire_proto.models.transformers_models import build, canonical_config
-from thinwire_proto.task import NO_BLOBS, Stateless, complete_model
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import NO_BLOBS, complete_model
 
 
 class Loaded(LoraTask):

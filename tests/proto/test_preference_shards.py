@@ -17,7 +17,8 @@ from thinwire_proto.contract import Contract, RunSpec
 from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.data.conversations import pairs_in
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, read_manifest
-from thinwire_proto.data.tokens import TokenShards, TokensKind
+from thinwire_proto.data.token_shards import TokenShards
+from thinwire_proto.data.tokens import TokensKind
 from thinwire_proto.errors import ConfigError, ContractError
 from thinwire_proto.task import complete_model, task_of
 

@@ -19,7 +19,7 @@ from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.data.conversations import BEGINS, CHOSEN, COUNTS, counted_of, preferred_by, weight_of
 from thinwire_proto.data.manifest import Conversations
 from thinwire_proto.models.lora import LoraTask
-from thinwire_proto.task import Stateless
+from thinwire_proto.stateless import Stateless
 
 VOCABULARY, CONTEXT, BETA = 96, 40, 0.3
 PAIRS = [(5, 4, 7), (3, 6, 2), (6, 1, 3), (9, 8, 8), (2, 2, 5)]

@@ -20,7 +20,8 @@ from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.data.corpus import Corpus, CorpusFile, corpus_of, unpack_corpus, windows
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest
-from thinwire_proto.data.tokens import TokenShards, TokensKind
+from thinwire_proto.data.token_shards import TokenShards
+from thinwire_proto.data.tokens import TokensKind
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
 from thinwire_proto.exact.amendments import amended
 from thinwire_proto.task import HeldOutSet, Made, task_of

@@ -11,7 +11,7 @@ import pytest
 
 from simulator import virtual_time
 from simulator.scenario import BadScenario, Scenario
-from simulator.world import Broken
+from simulator.volunteer import Broken
 from support.fork_server import beside_the_tests
 
 FOLDER = Path(__file__).parent

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from simulator import virtual_time, without_centre
 from simulator.scenario import BadScenario, Scenario
-from simulator.world import Broken, World
+from simulator.volunteer import Broken
+from simulator.world import World
 
 ROUND_S = 30
 REPORT_S = 10.0

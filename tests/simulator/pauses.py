@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass, fields
 from functools import partial
 
-from simulator.world import Broken
+from simulator.volunteer import Broken
 from support.directed_world import DirectedWorld
 from thinwire_proto.gossip.member_state import MemberSettings
 

@@ -21,7 +21,8 @@ from typing import Any
 from simulator.crash import arm
 from simulator.machine import Hardware
 from simulator.network import Line
-from simulator.world import Broken, Volunteer, World, work_of
+from simulator.volunteer import Broken, Volunteer, work_of
+from simulator.world import World
 from thinwire_coordinator.hall.standby.standing import Superseded
 
 COMPARE = {"=": operator.eq, ">=": operator.ge, "<=": operator.le, "<": operator.lt, ">": operator.gt}

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from simulator.world import Broken
+from simulator.volunteer import Broken
 from support.directed_world import DirectedWorld
 from thinwire_proto.gossip.member_state import MemberSettings
 

@@ -1,4 +1,4 @@
-"""A simulated swarm: a coordinator, named nodes, a network and the checks of the invariants.
+"""A simulated swarm: a coordinator, named nodes and a network.
 
 One seed determines all random choices.
 """
@@ -10,15 +10,12 @@ import hashlib
 import random
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
+from simulator.invariants import check
 from simulator.machine import DriftingClock, Hardware, SimulatedMachine
 from simulator.network import Line, Network
 from simulator.replicas import SharedReplica, SharedReplicas
@@ -26,58 +23,18 @@ from simulator.second_machine import SecondMachine
 from simulator.sim_coordinator import REFUSED, SimCoordinator, make_state
 from simulator.synthetic import MemoryState, SyntheticSent, SyntheticTrainer, scratch_folder
 from simulator.virtual_time import Killed
+from simulator.volunteer import Broken, Volunteer, work_of
 from thinwire_coordinator.hall.access.settings import Order, Pause
 from thinwire_coordinator.hall.ledger.backup import LEDGER
 from thinwire_coordinator.star.trust.evidence import RoundEvidence
-from thinwire_coordinator.verify import verify
 from thinwire_node.daemon import Node
 from thinwire_node.settings import NodeOptions, NodeSettings
-from thinwire_node.star.part import StarPart
-from thinwire_node.star.work import Work
 from thinwire_proto.errors import ThinwireError
-from thinwire_proto.exact.aggregation import merger_of
-from thinwire_proto.exact.amendments import rewinds
-from thinwire_proto.exact.topk import dropped_by_update
-from thinwire_proto.exact.votes import Levels, Merged
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire.rows import Row
 
 PATIENCE_S = 100_000.0
 """Virtual seconds to wait for a condition before the simulation fails."""
-
-
-class Broken(AssertionError):
-    """An invariant or an expectation does not hold. The message says which one."""
-
-
-def work_of(node: Node) -> Work | None:
-    """The node's work; None until it has data and parameters."""
-    assert isinstance(node.part, StarPart | None)
-    return node.part.work if node.part is not None else None
-
-
-@dataclass
-class Volunteer:
-    """A named machine, through all lives of its node process."""
-
-    name: str
-    number: int
-    hardware: Hardware
-    clock: DriftingClock
-    state: MemoryState
-    lives: int = 0
-    machine: SimulatedMachine | None = None
-    node: Node | None = None
-    task: asyncio.Task[None] | None = None
-    stop: asyncio.Event | None = None
-    failures: int = 0
-    sent: set[int] = field(default_factory=set)
-    """Sample positions in all its contributions, counted or not."""
-    error: BaseException | None = None
-
-    @property
-    def running(self) -> bool:
-        return self.task is not None and not self.task.done()
 
 
 class World:
@@ -315,47 +272,8 @@ class World:
     # invariants
 
     async def check(self) -> str:
-        """Check all invariants. Returns a hash of the history: equal hashes mean equal histories."""
-        sim_coordinator = self.living_coordinator()
-        self._check_counted_once(sim_coordinator)
-        self._check_merged(sim_coordinator)
-        self._check_left_out(sim_coordinator)
-        self._check_leases(sim_coordinator)
-        await self._check_replicas(sim_coordinator)
-        verify(self.folder, lambda line: None)
-        digest = hashlib.sha256()
-        for row in sim_coordinator.state.ledger.rows():
-            digest.update(row.hash)
-        return digest.hexdigest()
-
-    def _check_counted_once(self, sim_coordinator: SimCoordinator) -> None:
-        counted: dict[int, tuple[int, str]] = {}
-        for row in sim_coordinator.state.ledger.rows():
-            for entry in row.counted:
-                for position in self.sent.get(entry.contribution, ()):
-                    if position in counted:
-                        raise Broken(f"position {position} is in step {row.step} and in {counted[position]}")
-                    counted[position] = (row.step, entry.node)
-        settled = set(counted)
-        for volunteer in self.volunteers.values():
-            trainer = volunteer.machine.trainer if volunteer.machine else None
-            if not volunteer.running or trainer is None:
-                continue
-            if both := trainer.holds() & settled:
-                raise Broken(f"{volunteer.name} still has counted positions in its momentum: {sorted(both)[:5]}")
-            work = work_of(volunteer.node) if volunteer.node else None
-            out = work.pending.sent.positions if work and work.pending else frozenset()  # type: ignore[attr-defined]
-            if rewinds(sim_coordinator.state.contract):
-                out |= volunteer.sent  # what had no receipt was dropped with the momentum; others train on it again
-            if (
-                neither := trainer.trained
-                - trainer.holds()
-                - trainer.lost()
-                - settled
-                - out
-                - self.second.lost_positions
-            ):
-                raise Broken(f"{volunteer.name} has lost positions that it trained on: {sorted(neither)[:5]}")
+        """See `invariants.check`."""
+        return await check(self)
 
     def nowhere(self, volunteer: Volunteer) -> set[int]:
         """Positions that it has sent, but that are neither in an update nor in its momentum."""
@@ -366,79 +284,3 @@ class World:
 
     def _stands_for(self, row: Row) -> list[int]:
         return [position for entry in row.counted for position in self.sent.get(entry.contribution, ())]
-
-    def _check_merged(self, sim_coordinator: SimCoordinator) -> None:
-        """Without update_topk: each update is exactly the merge of the contributions in its row."""
-        demo, layout = sim_coordinator.state.contract.demo, sim_coordinator.swarm.view.layout
-        if demo.update_topk:
-            return
-        for row in _with_bodies(sim_coordinator):
-            merger = merger_of(sim_coordinator.state.contract, layout, row.step)
-            for entry in row.counted:
-                merger.add(self.extractions[entry.contribution].votes(), entry.weight)
-            found, due = sim_coordinator.state.update(row).merged, merger.merged()
-            pairs: list[tuple[Any, Any]]
-            if isinstance(due, Levels):
-                assert isinstance(found, Levels)
-                pairs = [(found.values, due.values), (found.scales, due.scales)]
-            else:
-                assert isinstance(found, Merged)
-                pairs = [(found.components, due.components), (found.values, due.values)]
-            if not all(np.array_equal(one, other) for one, other in pairs):
-                raise Broken(f"the update of step {row.step} is not the merge of its row's contributions")
-
-    def _check_left_out(self, sim_coordinator: SimCoordinator) -> None:
-        """With update_topk: each node that kept its momentum has put back exactly the components that updates left out,
-        once."""
-        contract, layout = sim_coordinator.state.contract, sim_coordinator.swarm.view.layout
-        if not contract.demo.update_topk:
-            return
-        expected: dict[int, tuple[int, frozenset[int]]] = {}
-        for row in _with_bodies(sim_coordinator):
-            merged = sim_coordinator.state.update(row).merged
-            assert isinstance(merged, Merged)  # with update_topk, updates hold votes
-            for sent in (self.extractions[name] for name in row.contributions):
-                missing = dropped_by_update(sent.components.numpy(), merged, layout, contract.demo.update_topk)
-                expected[sent.number] = (row.step, frozenset(sent.components[torch.from_numpy(missing)].tolist()))
-        self.put_back_in_part = 0
-        for volunteer in self.volunteers.values():
-            trainer = volunteer.machine.trainer if volunteer.machine else None
-            work = work_of(volunteer.node) if volunteer.node else None
-            if not volunteer.running or trainer is None or work is None or work.replica is None:
-                continue
-            step, synthetic = work.replica.step, trainer.synthetic
-            due = {
-                number: missing
-                for number, (at, missing) in expected.items()
-                if at < step and number in synthetic.extractions
-            }
-            if sorted(synthetic.left_out) != sorted((number, missing) for number, missing in due.items() if missing):
-                raise Broken(f"{volunteer.name} did not put back exactly the components that updates left out")
-            self.put_back_in_part += len(synthetic.left_out)
-
-    def _check_leases(self, sim_coordinator: SimCoordinator) -> None:
-        cursor, free, held = sim_coordinator.swarm.hall.leases.plain()
-        seen: set[int] = set()
-        for runs in (free, *(part for _, _, granted, trained, _ in held for part in (granted, trained))):
-            for start, count in runs:
-                positions = set(range(start, start + count))
-                if positions & seen or start + count > cursor:
-                    raise Broken(f"positions {start} to {start + count} are granted twice or beyond the cursor")
-                seen |= positions
-
-    async def _check_replicas(self, sim_coordinator: SimCoordinator) -> None:
-        by_step: dict[int, int] = {}
-        step, fingerprint = await sim_coordinator.swarm.fingerprint()
-        by_step[step] = fingerprint
-        for volunteer in self.volunteers.values():
-            work = work_of(volunteer.node) if volunteer.node and volunteer.running else None
-            replica = work.replica if work else None
-            if replica is not None:
-                equal = by_step.setdefault(replica.step, replica.model_fingerprint())
-                if replica.model_fingerprint() != equal:
-                    raise Broken(f"{volunteer.name}: its replica differs at step {replica.step}")
-
-
-def _with_bodies(sim_coordinator: SimCoordinator) -> Iterator[Row]:
-    """The rows whose updates are stored."""
-    return sim_coordinator.state.ledger.rows(sim_coordinator.state.snapshot_steps()[0])

@@ -21,8 +21,9 @@ from torch import Tensor
 from thinwire_proto.contract import Parameter
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
+from thinwire_proto.gossip.edges import FIRST_TOPOLOGY
 from thinwire_proto.gossip.iteration import Mix
-from thinwire_proto.gossip.member import FIRST_TOPOLOGY, Member
+from thinwire_proto.gossip.member import Member
 from thinwire_proto.gossip.member_state import MemberSettings, MemberState
 from thinwire_proto.gossip.message import Message
 from thinwire_proto.gossip.topology import Layout, make_topology

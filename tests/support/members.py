@@ -10,7 +10,8 @@ import torch
 from thinwire_proto.contract import Parameter
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.gossip.assignment import Assignment
-from thinwire_proto.gossip.member import FIRST_TOPOLOGY, Member
+from thinwire_proto.gossip.edges import FIRST_TOPOLOGY
+from thinwire_proto.gossip.member import Member
 from thinwire_proto.gossip.member_state import MemberSettings
 from thinwire_proto.gossip.message import Message
 

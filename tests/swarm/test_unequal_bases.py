@@ -12,7 +12,8 @@ from support.file_server import serving
 from support.real import RealSwarm, ended, last_fingerprint, totals
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.star.replay import replica_at_head
-from thinwire_proto.task import Stateless, task_of
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import task_of
 
 ROUNDS = 200
 BITS = (16, 8, 4)

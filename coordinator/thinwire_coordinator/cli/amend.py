@@ -30,7 +30,7 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.contract.amendment import AGAIN, REASON_LENGTH_MAX, REWIND, SAMPLES, Amendment, value_in_words
 from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.contract.data.tokens import ADDED_SET_BYTES_MAX, TokensSpec
-from thinwire_proto.data.tokens import HELD_OUT, TokenShards
+from thinwire_proto.data.token_shards import HELD_OUT, TokenShards
 from thinwire_proto.errors import ConfigError, ContractError, UsageError
 from thinwire_proto.exact.amendments import amendable_keys, amended
 from thinwire_proto.exact.schedule import learning_rate

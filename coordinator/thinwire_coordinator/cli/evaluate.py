@@ -24,7 +24,8 @@ from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.generation import tokenizer_of
 from thinwire_proto.models.extras import import_extra
-from thinwire_proto.task import Stateless, task_of
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import task_of
 
 EXTRA = "tasks"
 

@@ -18,7 +18,8 @@ from thinwire_proto.data.json_tokenizer import CONFIG_FILE
 from thinwire_proto.data.manifest import CHAT_TEMPLATE_FILE
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.generation import Sampling, first_prompt, generate, prompt_tokens, text_of, tokenizer_of
-from thinwire_proto.task import Stateless, Tokenizer, task_of
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import Tokenizer, task_of
 
 if TYPE_CHECKING:
     from jinja2.parser import Parser

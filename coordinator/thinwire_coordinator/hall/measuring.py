@@ -36,7 +36,8 @@ from thinwire_proto.generation import (
     text_of,
     tokenizer_of,
 )
-from thinwire_proto.task import DataSource, HeldOutSet, Stateless, task_of
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import DataSource, HeldOutSet, task_of
 
 log = logging.getLogger("thinwire.coordinator")
 

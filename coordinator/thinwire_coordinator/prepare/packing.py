@@ -15,7 +15,7 @@ from thinwire_coordinator.prepare.shards import BlobWriter
 from thinwire_coordinator.prepare.tokenizing import Encoded
 from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.data.conversations import BEGINS, COUNTS
-from thinwire_proto.data.tokens import row_type
+from thinwire_proto.data.token_shards import row_type
 
 OPEN_ROWS_MAX = 256
 

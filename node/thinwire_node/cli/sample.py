@@ -12,7 +12,8 @@ from thinwire_proto.blobs import BlobMissing
 from thinwire_proto.contract import parse_contract
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError, ReplicaError
 from thinwire_proto.generation import Sampling, first_prompt, generate, prompt_tokens, text_of, tokenizer_of
-from thinwire_proto.task import Stateless, data_kind_of, task_of
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import data_kind_of, task_of
 
 NOT_YET = "this node has no model yet: it saves one some time after it has joined"
 

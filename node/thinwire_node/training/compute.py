@@ -26,7 +26,8 @@ from thinwire_node.training.gradient_receiver import ROUNDING_MAX, GradientRecei
 from thinwire_node.training.micro_batch import MicroBatch
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.out_of_memory import is_out_of_memory, reason_of
-from thinwire_proto.task import NO_BLOBS, Batch, Model, Stateless, Task
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import NO_BLOBS, Batch, Model, Task
 
 FOLDER = "compiled"
 """Code of the compiler, in the state directory: it leaves nothing elsewhere, and the next start compiles less."""

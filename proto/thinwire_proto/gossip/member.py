@@ -32,13 +32,12 @@ from thinwire_proto.gossip.bounds import MixBounds, radius_of
 from thinwire_proto.gossip.chain import OWN, THEIRS, MixChain
 from thinwire_proto.gossip.codec import make_codec
 from thinwire_proto.gossip.copies import Copies
+from thinwire_proto.gossip.edges import Edges
 from thinwire_proto.gossip.iteration import AHEAD_MAX, IterationMachine, Mix, Turn, joined
 from thinwire_proto.gossip.member_state import MemberSettings, MemberState
 from thinwire_proto.gossip.message import SKIP, SNAPSHOT, Message
 from thinwire_proto.gossip.mixing import late_factor
-from thinwire_proto.gossip.peer import Peer, first_sequence, since_of
-
-FIRST_TOPOLOGY = 1
+from thinwire_proto.gossip.peer import Peer, since_of
 
 
 class Member:
@@ -55,8 +54,7 @@ class Member:
         self._bounds = MixBounds(layout, radius) if settings.is_bounded else None
         self._copies = Copies(layout, settings.gamma * late_factor(settings.slack), self._bounds)
         self._assignments = Assignments()
-        self._peers: dict[int, Peer] = {}
-        self._unreadable: dict[int, str] = {}
+        self._edges = Edges(self._machine, self._copies, self._chain, self._first)
         self._adopted = -1
 
     @property
@@ -93,7 +91,7 @@ class Member:
     @property
     def peers(self) -> tuple[int, ...]:
         """Peers with which the member has an edge."""
-        return tuple(sorted(self._copies.edges))
+        return self._edges.numbers
 
     # topologies
 
@@ -104,12 +102,12 @@ class Member:
         self._assignments.add(assignment, self._machine.kept)
         mix = None
         for number, since in assignment.since.items():
-            peer = self._peer(number)
+            peer = self._edges.peer(number)
             if peer.since is not None and peer.since != since:
                 peer.renewed = since
             elif peer.since is None and peer.ended != since:
-                self._join(peer, since)
-        for peer in self._joined():
+                self._edges.join(peer, since)
+        for peer in self._edges.joined():
             if peer.number not in assignment.since and assignment.start <= self.iteration:
                 mix = joined(mix, self._machine.part(peer.number))  # it may be in the new topology already
             mix = joined(mix, self._read_on(peer))
@@ -125,19 +123,19 @@ class Member:
         iteration = max(self._machine.next_iteration, self._adopted, first)
         assignment = self._assignments.at(iteration)
         late = set()
-        for peer in self._joined():
+        for peer in self._edges.joined():
             since = peer.renewed
-            if since is not None and assignment.topology >= since and not self._stays(peer, since):
-                self._end(peer)
-                self._join(peer, since)
+            if since is not None and assignment.topology >= since and not self._edges.stays(peer, since):
+                self._edges.end(peer)
+                self._edges.join(peer, since)
                 late |= {peer.number} if since < assignment.topology or assignment.start < iteration else set()
         messages = []
-        for peer in self._joined():
+        for peer in self._edges.joined():
             passes = peer.number in late or self._passes_turns(peer.number, assignment, iteration)
             try:
                 message = self._message(peer, assignment, iteration, passes=passes)
             except PayloadError as error:  # of a message of the peer that had to be read before
-                self._refuse(peer, error)
+                self._edges.refuse(peer, error)
                 continue
             if message is not None:
                 messages.append((peer.number, message))
@@ -145,7 +143,7 @@ class Member:
         exchanging = [peer for peer, message in messages if message.codec != SKIP]
         self._machine.begin(assignment.topology, iteration, exchanging)
         self._drop_old(assignment)
-        for peer in self._joined():
+        for peer in self._edges.joined():
             self._read_on(peer)
         return messages
 
@@ -154,30 +152,29 @@ class Member:
     def received(self, peer: int, message: Message) -> Mix | None:
         """Take a message of a peer. One of an edge that has ended is dropped, and one that cannot be read ends its edge
         (`unreadable`)."""
-        one = self._peer(peer)
+        one = self._edges.peer(peer)
         if one.since is not None and message.topology < one.since <= self.topology:
             return None
         try:
             one.put(message)
         except PayloadError as error:
-            self._refuse(one, error)
+            self._edges.refuse(one, error)
             return self._machine.absent(peer)  # this node may have waited for it alone
         return self._read_on(one)
 
     def unreadable(self) -> dict[int, str]:
         """The peers whose edges have ended since the last call because of what they sent, and why. Call `absent`."""
-        found, self._unreadable = self._unreadable, {}
-        return found
+        return self._edges.unreadable()
 
     def acknowledged(self, peer: int, sequence: int) -> None:
         """The peer has saved all messages up to this one, perhaps of an edge that has ended or not begun here. Raises
         PayloadError if it cannot have them."""
-        if self._peer(peer).since == since_of(sequence):
+        if self._edges.peer(peer).since == since_of(sequence):
             self._copies.edges[peer].acknowledge(sequence)
 
     def received_from(self, peer: int) -> int:
         """The message of the peer up to which all are in the newest saved state."""
-        return self._peer(peer).saved
+        return self._edges.peer(peer).saved
 
     def unacknowledged(self, peer: int) -> list[Message]:
         """The messages to send again when the line to a peer is back, in order."""
@@ -213,14 +210,14 @@ class Member:
     def mix(self, mix: Mix) -> None:
         """Mix the turns of a decision into x, and extend the chain."""
         for turn in mix.turns:
-            peer = self._peer(turn.peer)
+            peer = self._edges.peer(turn.peer)
             if peer.since is None or turn.topology < peer.since:
                 continue  # the edge has ended since the decision
             try:
                 if self._copies.mix(self.x, [turn], self._assignments.weight):
                     self._chain.extend(turn)
             except PayloadError as error:
-                self._refuse(peer, error)
+                self._edges.refuse(peer, error)
 
     def stepped(self, step: Tensor) -> None:
         """The node's optimizer has changed x by this."""
@@ -232,7 +229,7 @@ class Member:
     def state(self) -> MemberState:
         """All that the member holds, right after `begin`. Clone its tensors, or call nothing until they are written."""
         edges, tensors = [], {"x": self.x, "first": self._first}
-        for peer in self._joined():
+        for peer in self._edges.joined():
             edge = self._copies.edges[peer.number]
             plain, copies = edge.state()
             edges.append([peer.number, plain])
@@ -246,14 +243,14 @@ class Member:
             self._assignments.plain(),
             self._chain.plain(),
             self._adopted,
-            [peer.plain() for _, peer in sorted(self._peers.items())],
+            [peer.plain() for _, peer in sorted(self._edges.peers.items())],
             edges,
         ]
         return MemberState(bytes(msgpack.packb(numbers, use_bin_type=True)), tensors)
 
     def saved(self) -> None:
         """The newest state is on disk, so what it has received may be confirmed."""
-        for peer in self._peers.values():
+        for peer in self._edges.peers.values():
             peer.saved = peer.in_state
 
     @classmethod
@@ -268,11 +265,11 @@ class Member:
         member._assignments.load(assignments)
         for plain in peers:
             peer = Peer.from_plain(plain)
-            member._peers[peer.number] = peer
+            member._edges.peers[peer.number] = peer
         for number, plain in edges:
             prefix = f"{number} "
             copies = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-            edge, peer = member._copies.join(number, member._first), member._peers[number]
+            edge, peer = member._copies.join(number, member._first), member._edges.peers[number]
             edge.load(plain, copies)
             peer.in_state = peer.saved = edge.received
         if member._bounds is not None:
@@ -297,12 +294,12 @@ class Member:
     def _end_older(self) -> Mix | None:
         """End the edges from before this node was left out, since their peers have ended them, and begin them anew."""
         holds = self._assignments.at(self.iteration).topology
-        for peer in self._joined():
+        for peer in self._edges.joined():
             if peer.since is not None and peer.since <= holds:
                 again = peer.renewed
-                self._end(peer)
+                self._edges.end(peer)
                 if again is not None:
-                    self._join(peer, again)
+                    self._edges.join(peer, again)
         return self._machine.reconsider()  # it may have waited for one of those that have ended
 
     def _passes_turns(self, peer: int, assignment: Assignment, iteration: int) -> bool:
@@ -322,9 +319,9 @@ class Member:
     def _drop_old(self, holds: Assignment) -> None:
         """Forget what no turn needs any more."""
         needed = self._assignments.needed_peers(holds)
-        for peer in self._joined():
-            if peer.number not in needed and not self._stays(peer):
-                self._end(peer)
+        for peer in self._edges.joined():
+            if peer.number not in needed and not self._edges.stays(peer):
+                self._edges.end(peer)
         kept = self._machine.kept
         self._assignments.forget(holds, kept)
         self._chain.keep(kept, self.iteration)
@@ -344,48 +341,17 @@ class Member:
         when = topology, iteration - 1
         return edge.skip(when) if passes and edge.may_send_for(when) else None
 
-    def _peer(self, number: int) -> Peer:
-        return self._peers.setdefault(number, Peer(number))
-
-    def _joined(self) -> list[Peer]:
-        """Peers with an edge."""
-        return [self._peers[number] for number in self.peers]
-
-    def _stays(self, peer: Peer, since: int = 0) -> bool:
-        """Whether an edge that has ended stays for a while. since: the topology with which it begins anew, if any."""
-        is_settled = peer.number not in self._machine.unfinished and self._copies.edges[peer.number].is_confirmed
-        # a message of the new edge shows that the peer has done with the older one
-        is_settled |= bool(peer.unread_of(since))
-        return not is_settled and peer.lingers(self.iteration, self._peers.values())
-
-    def _join(self, peer: Peer, since: int) -> None:
-        peer.since = since
-        self._copies.join(peer.number, self._first if since == FIRST_TOPOLOGY else None, base=first_sequence(since))
-
-    def _end(self, peer: Peer) -> None:
-        peer.end()
-        self._machine.forget(peer.number)
-        self._copies.leave(peer.number)
-        self._chain.forget(peer.number)
-
-    def _refuse(self, peer: Peer, error: PayloadError) -> None:
-        since = peer.since if peer.renewed is None else peer.renewed
-        self._end(peer)
-        peer.unread.clear()
-        peer.ended = since
-        self._unreadable[peer.number] = str(error)
-
     def _read_on(self, peer: Peer) -> Mix | None:
         """Read what waits, as far as this node is."""
-        mix = self._tell_machine(peer)
+        mix = self._edges.tell(peer)
         while peer.unread and (message := peer.unread[0]).topology <= self.topology:
             began = since_of(message.sequence)
             if began != peer.since:
                 if began == peer.renewed:
                     if not any(self._adopts(peer, newer) for newer in peer.unread_of(began)):
-                        return joined(mix, self._settle(peer))
-                    self._end(peer)
-                    self._join(peer, began)
+                        return joined(mix, self._edges.settle(peer))
+                    self._edges.end(peer)
+                    self._edges.join(peer, began)
                     continue
                 peer.unread.popleft()  # of one that has ended, or never will begin: a later one takes its place
                 continue
@@ -398,16 +364,10 @@ class Member:
                 peer.unread.popleft()
                 self._take(peer, message)
             except PayloadError as error:
-                self._refuse(peer, error)
+                self._edges.refuse(peer, error)
                 return joined(mix, self._machine.absent(peer.number))  # this node may have waited for it alone
-            mix = joined(mix, self._tell_machine(peer))
+            mix = joined(mix, self._edges.tell(peer))
         return mix
-
-    def _settle(self, peer: Peer) -> Mix | None:
-        """The peer has begun an edge anew, so it has done with the older one: it sends no more for its turns."""
-        if peer.arrived:
-            return self._machine.part(peer.number)  # some of its messages are not told to the machine yet
-        return self._machine.void(peer.number)
 
     def _check_turn(self, peer: int, message: Message) -> None:
         """Raises PayloadError unless this node has that turn with the peer."""
@@ -422,16 +382,6 @@ class Member:
         if not edge.has(message.sequence):
             self._chain.note(Turn(*message.when, peer.number), THEIRS, message)
         peer.arrived.extend((Turn(*each.when, peer.number), each.codec == SKIP) for each in edge.receive(message))
-
-    def _tell_machine(self, peer: Peer) -> Mix | None:
-        mix = None
-        while peer.arrived and self._machine.accepts(peer.number):
-            turn, is_passed = peer.arrived.popleft()
-            if is_passed:
-                mix = joined(mix, self._machine.passed(peer.number, turn.topology, turn.iteration))
-            else:
-                mix = joined(mix, self._machine.received(turn))
-        return mix
 
     def _adopts(self, peer: Peer, message: Message) -> bool:
         return (self.waits_to_adopt and message.codec == SNAPSHOT) or self._is_behind(peer.number, message)

@@ -16,7 +16,8 @@ from thinwire_node.exchange.port import EvaluationPart
 from thinwire_node.gossip.gradient import named_views
 from thinwire_proto.data.text import CorpusText
 from thinwire_proto.exact.tiles import layout_of
-from thinwire_proto.task import Stateless, task_of
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import task_of
 
 AT, SPREAD = 3, 6
 CONTRACT = small_contract(

@@ -29,7 +29,8 @@ from thinwire_proto.blobs import BlobFolder
 from thinwire_proto.contract import Contract, RunSpec
 from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.data.text import CorpusText
-from thinwire_proto.data.tokens import TokenShards, TokensKind
+from thinwire_proto.data.token_shards import TokenShards
+from thinwire_proto.data.tokens import TokensKind
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.transform import forward
 from thinwire_proto.task import NO_BLOBS, complete_model, task_of

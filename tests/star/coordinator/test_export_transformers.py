@@ -22,7 +22,8 @@ from thinwire_proto.contract.models.lora import LoraSpec
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
 from thinwire_proto.generation import Sampling, generate
-from thinwire_proto.task import Stateless, WritesOn, complete_model, task_of
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import WritesOn, complete_model, task_of
 
 PROMPT = "def é("
 COMMON = {"num_hidden_layers": 2, "num_attention_heads": 4}

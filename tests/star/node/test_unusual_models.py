@@ -16,7 +16,8 @@ from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import MODELS, Contract, ModelSpec, Parameter
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.models.trained import manifest, trained
-from thinwire_proto.task import NO_BLOBS, TASKS, Stateless, Task
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import NO_BLOBS, TASKS, Task
 
 ROUNDS = 12
 TOKENS = 40  # those from SEEN on are in no sample

@@ -24,7 +24,7 @@ from thinwire_coordinator.hall.ledger.results import FILE as RESULTS
 from thinwire_coordinator.hall.ledger.state_directory import DATA_FILE, RunState, is_state, lock_state
 from thinwire_proto.contract import Contract, RunSpec
 from thinwire_proto.contract.contract import ANCESTORS_MAX, Lineage, plain
-from thinwire_proto.data.tokens import WEIGHTS
+from thinwire_proto.data.token_shards import WEIGHTS
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
 from thinwire_proto.exact.amendments import contract_at
 from thinwire_proto.exact.replica import Replica

@@ -29,7 +29,8 @@ from thinwire_proto.exact.decode import TILE_BATCH_CPU
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TensorTiles, TileLayout
 from thinwire_proto.exact.transform import forward
-from thinwire_proto.task import DataSource, Stateless, task_of
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import DataSource, task_of
 
 SAMPLES_MAX = 8
 """Samples of each lease that an audit computes."""

@@ -5,30 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-import grpc
-
 from thinwire_common import heartbeat
 from thinwire_node.exchange.coordinator import messages
+from thinwire_node.exchange.coordinator.answers import messages_of, reply_of
 from thinwire_node.exchange.coordinator.clock import ProbedClock
 from thinwire_node.exchange.coordinator.dial import NONCE_BYTES, check_coordinator, dial, prove
-from thinwire_node.exchange.coordinator.traffic import UNREADABLE, CountedChannel, Pace
+from thinwire_node.exchange.coordinator.traffic import CountedChannel, Pace
 from thinwire_node.exchange.port import (
     Admission,
     Applicant,
-    BeyondTheEnd,
     EvaluationPart,
     LinkLost,
     NotGenuine,
     Refused,
     SealedUpdate,
-    SessionReplaced,
     Surroundings,
 )
 from thinwire_node.runtime import Clocks
@@ -37,7 +33,7 @@ from thinwire_proto import limits
 from thinwire_proto.blobs import Blob
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import Contract, DemoSpec
-from thinwire_proto.errors import ContractError, PayloadError, RemoteError, ReplicaError
+from thinwire_proto.errors import ContractError, PayloadError, ReplicaError
 from thinwire_proto.exact.amendments import amended_by, amendments_in, contract_at
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.tiles import TileLayout
@@ -50,13 +46,12 @@ from thinwire_proto.limits import probe_every_s
 from thinwire_proto.task import data_kind_of
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.codec import decode_update, update_bytes_max
-from thinwire_proto.wire.metadata import REASON, REPLACED, SESSION
+from thinwire_proto.wire.metadata import SESSION
 from thinwire_proto.wire.negotiation import OLDEST_SPOKEN, PROTOCOL, check_chosen
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX, Assembly, split_for_upload
 from thinwire_proto.wire.rows import Row, parse_row
 from thinwire_proto.wire.service_pb2_grpc import SwarmStub
 
-Reply = TypeVar("Reply")
 Header = TypeVar("Header")
 Part = TypeVar("Part")
 Opened = TypeVar("Opened", bound="Link")
@@ -75,20 +70,6 @@ THIN_LINE_OPTIONS = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes",
 """For a node whose line is thin. The answer to a ping waits behind a download, or its acknowledgements on the way up,
 for so long that the connection counts as lost, and gRPC's window would grow with that delay. So many bytes take 4 s at
 64 kbit/s."""
-LOST = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.NOT_FOUND,  # unknown session: the coordinator has restarted
-        grpc.StatusCode.RESOURCE_EXHAUSTED,  # too many calls at once, for now
-        grpc.StatusCode.UNKNOWN,
-        grpc.StatusCode.INTERNAL,
-    }
-)
-HTTP_STATUS = re.compile(r"Received http2 header with status: (\d{3})")
-"""gRPC's words for an answer without a status of gRPC: a proxy's, while its coordinator is away. Of 401, 403 and 404,
-gRPC makes codes with which a coordinator refuses a call."""
 
 
 class Link:
@@ -146,7 +127,7 @@ class Link:
         key, contract, head, invite = applicant.key, applicant.contract, applicant.head, self._invite
         nonce = secrets.token_bytes(NONCE_BYTES)
         hello = self._stub.Hello(pb.HelloRequest(nonce=nonce), timeout=limits.CALL_S)
-        greeting = messages.greeting(await _told(hello))
+        greeting = messages.greeting(await reply_of(hello))
         self.coordinator = check_coordinator(invite, nonce, greeting)
         request = pb.JoinRequest(
             protocol=PROTOCOL,
@@ -161,7 +142,7 @@ class Link:
             term=applicant.term.number,
             term_signature=applicant.term.signature,
         )
-        reply: pb.JoinReply = await _told(self._stub.Join(request, timeout=limits.CALL_S))
+        reply: pb.JoinReply = await reply_of(self._stub.Join(request, timeout=limits.CALL_S))
         try:
             check_chosen(reply.protocol)
         except ContractError as error:
@@ -176,7 +157,7 @@ class Link:
         return admission
 
     async def announcements(self) -> AsyncGenerator[pb.Announcement, None]:
-        async for announcement in _stream(self._stub.Attend(pb.AttendRequest(), metadata=self._metadata)):
+        async for announcement in messages_of(self._stub.Attend(pb.AttendRequest(), metadata=self._metadata)):
             yield announcement
             await self._pace.wait()
 
@@ -186,16 +167,16 @@ class Link:
         if header.samples:
             self._pace.earn()
         parts = _split(pb.ContributionPart, header, payload)
-        return await _told(self._stub.Contribute(parts, metadata=self._metadata))
+        return await reply_of(self._stub.Contribute(parts, metadata=self._metadata))
 
     async def probe(self) -> pb.ProbeReply:
-        return await _told(self._stub.Probe(pb.ProbeRequest(), timeout=limits.CALL_S, metadata=self._metadata))
+        return await reply_of(self._stub.Probe(pb.ProbeRequest(), timeout=limits.CALL_S, metadata=self._metadata))
 
     async def leave(self, trained_through: int | None) -> None:
         key, session = self.joined_as()
         signature = key.sign(statements.leave(session, trained_through))
         request = pb.LeaveRequest(trained_through=trained_through, signature=signature)
-        await _told(self._stub.Leave(request, timeout=limits.ROUND_TRIP_MAX_S, metadata=self._metadata))
+        await reply_of(self._stub.Leave(request, timeout=limits.ROUND_TRIP_MAX_S, metadata=self._metadata))
 
     def joined_as(self) -> tuple[SecretKey, bytes]:
         """The key and the session that statements are signed with."""
@@ -204,21 +185,21 @@ class Link:
 
     async def ask_receipt(self, contribution: bytes) -> pb.Receipt:
         request = pb.ReceiptRequest(contribution=contribution)
-        return await _told(self._stub.AskReceipt(request, metadata=self._metadata))
+        return await reply_of(self._stub.AskReceipt(request, metadata=self._metadata))
 
     async def evaluated(self, part: EvaluationPart, loss: float) -> None:
         where = (part.step, part.name, part.start, part.count, part.spread)
         key, session = self.joined_as()
         signature = key.sign(statements.evaluated(session, *where, loss))
         request = pb.EvaluatedRequest(part=messages.evaluation_part(part), loss=loss, signature=signature)
-        await _told(self._stub.Evaluated(request, timeout=limits.CALL_S, metadata=self._metadata))
+        await reply_of(self._stub.Evaluated(request, timeout=limits.CALL_S, metadata=self._metadata))
 
     async def send_beat(self, report: pb.BeatRequest) -> pb.BeatReply:
-        return await _told(self._stub.Beat(report, timeout=limits.CALL_S, metadata=self._metadata))
+        return await reply_of(self._stub.Beat(report, timeout=limits.CALL_S, metadata=self._metadata))
 
     async def open_relay(self, parcels: AsyncIterator[pb.Parcel]) -> AsyncGenerator[pb.Parcel, None]:
         pace = Pace()
-        async for parcel in _stream(self._stub.Relay(parcels, metadata=self._metadata)):
+        async for parcel in messages_of(self._stub.Relay(parcels, metadata=self._metadata)):
             yield parcel
             if not parcel.data:  # parts of messages are bounded by the contract, and the line's speed
                 await pace.wait()
@@ -226,7 +207,7 @@ class Link:
     async def send_deposit(self, header: pb.DepositHeader, body: bytes) -> str:
         """Send parameters in parts. Returns why they are refused, or nothing."""
         parts = _split(pb.DepositPart, header, body)
-        reply: pb.DepositReply = await _told(self._stub.Deposit(parts, metadata=self._metadata))
+        reply: pb.DepositReply = await reply_of(self._stub.Deposit(parts, metadata=self._metadata))
         return clean_text(reply.refused)
 
     async def sealed_updates(self, replica: Replica, contract: Contract) -> AsyncGenerator[SealedUpdate, None]:
@@ -239,7 +220,7 @@ class Link:
         row: Row | None = None
         head_step, signature = 0, b""
         assembly: Assembly | None = None
-        async for part in _stream(self._stub.Updates(request, metadata=self._metadata)):
+        async for part in messages_of(self._stub.Updates(request, metadata=self._metadata)):
             if row is not None and part.row:
                 raise PayloadError(f"the update of step {row.step} is incomplete, and another one begins")
             if row is None or assembly is None:
@@ -306,7 +287,7 @@ class Link:
         begins: the offsets at which the caller can take the file up."""
         size: int | None = None
         received = 0
-        async for part in _stream(call):
+        async for part in messages_of(call):
             first = part if size is None else None
             if first is not None:
                 size, received = first.size, first.offset
@@ -368,40 +349,3 @@ def _decoded(body: bytes, layout: TileLayout, demo: DemoSpec) -> Update:
     update = decode_update(body, layout, demo.magnitude, demo.update_levels)
     check_update_topk(update.merged, layout, demo.update_topk)
     return update
-
-
-async def _told(call: Awaitable[Reply]) -> Reply:
-    try:
-        return _readable(await call)
-    except grpc.aio.AioRpcError as error:
-        raise _plain(error) from None
-
-
-async def _stream(call: Any) -> AsyncIterator[Any]:
-    try:
-        async for message in call:
-            yield _readable(message)
-    except grpc.aio.AioRpcError as error:
-        raise _plain(error) from None
-    finally:
-        call.cancel()
-    if call.cancelled():
-        raise LinkLost("the call was cancelled")
-
-
-def _readable(message: Reply) -> Reply:
-    """A message. Raises PayloadError if it is none."""
-    if message is UNREADABLE:
-        raise PayloadError("the coordinator sent bytes that are no message")
-    return message
-
-
-def _plain(error: grpc.aio.AioRpcError) -> RemoteError:
-    text = clean_text(error.details() or "") or error.code().name.lower()
-    if status := HTTP_STATUS.fullmatch(text):
-        return LinkLost(f"a proxy answers in place of the coordinator: HTTP {status[1]}")
-    if error.code() == grpc.StatusCode.OUT_OF_RANGE:
-        return BeyondTheEnd(text)
-    if (REASON, REPLACED) in tuple(error.trailing_metadata() or ()):
-        return SessionReplaced(text)
-    return LinkLost(text) if error.code() in LOST else Refused(text)

@@ -27,7 +27,8 @@ from thinwire_node.training.failures import Interrupted, NotFinite, OutOfMemory
 from thinwire_node.training.micro_batch import MicroBatch
 from thinwire_proto.exact.tiles import Part
 from thinwire_proto.out_of_memory import TooLittleMemory, is_out_of_memory, reason_of
-from thinwire_proto.task import Batch, Model, Stateless, Task
+from thinwire_proto.stateless import Stateless
+from thinwire_proto.task import Batch, Model, Task
 
 Tensors = Mapping[str, Tensor]
 
