@@ -50,13 +50,13 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """Runs that are compared with each other. tokens: of all nodes. shorter: the cell that says with which rates a run
-    begins, of the same model or of a smaller one; None: this one is a sweep."""
+    """Runs that are compared with each other. tokens: of all nodes. rates_from: the cell that says with which rates a
+    run begins: of fewer tokens, of other nodes or of a smaller model; None: this one is a sweep."""
 
     size: Size
     nodes: int
     tokens: int
-    shorter: Cell | None = None
+    rates_from: Cell | None = None
 
     def run(self, arm: str, rates: Rates, seed: int = 1) -> Run:
         nodes = self.size.samples // SAMPLES_A_NODE if ARMS[arm].is_dense else self.nodes
@@ -120,15 +120,15 @@ def middle_of(arm: str) -> Rates:
 def rates_of(arm: str, cell: Cell, results: Sequence[Result]) -> tuple[list[Run], Rates | None]:
     """The runs that must come first, and the best rates of an arm in a cell if there are none.
 
-    Without a whole sweep here, the best rates are those of the shorter cell. Where other rates ran here as well, they
-    are the best of all those. Those of the shorter cell need not run here if rates did that lie towards them and are
-    worse than others.
+    Without a whole sweep here, the best rates are those of the cell that they are from. Where other rates ran here as
+    well, they are the best of all those. Those of that cell need not run here if rates did that lie towards them and
+    are worse than others.
     """
     here = cell.losses(arm, results)
     missing, best = sweep(here, middle_of(arm))
-    if best is not None or cell.shorter is None:
+    if best is not None or cell.rates_from is None:
         return [cell.run(arm, rates) for rates in missing], best
-    first, start = rates_of(arm, cell.shorter, results)
+    first, start = rates_of(arm, cell.rates_from, results)
     if start is None or not here:
         return first, start
     best = min(here, key=lambda rates: here[rates])
@@ -213,35 +213,28 @@ LARGER_SHORT = 7 << 21
 """Of the larger model: 5.0 for each of its 2.9M parameters."""
 FEW, MANY = Size(samples=16), Size(samples=64)
 """The batches of two and four nodes, and of sixteen and 64. A sweep has at least 256 steps of either."""
-
-
-def _horizons(size: Size, nodes: int) -> tuple[Cell, Cell]:
-    """The short and the long cell."""
-    short = Cell(size, nodes, SHORT, Cell(size, nodes, SWEEP) if size == FEW else None)
-    return short, Cell(size, nodes, LONG, short)
-
-
-def _larger(smaller: Cell) -> Cell:
-    """Its rates are those of the smaller model with as many tokens a parameter: a sweep of few tokens says less."""
-    return Cell(replace(smaller.size, preset="byte-3m"), smaller.nodes, LARGER_SHORT, smaller)
-
-
-TWO_SHORT, TWO_LONG = _horizons(FEW, 2)
-FOUR_SHORT, FOUR_LONG = _horizons(FEW, 4)
-SINGLES, _ = _horizons(FEW, 16)
+FOUR_SHORT = Cell(FEW, 4, SHORT, Cell(FEW, 4, SWEEP))
+FOUR_LONG = Cell(FEW, 4, LONG, FOUR_SHORT)
+TWO_LONG = Cell(FEW, 2, LONG, FOUR_LONG)
+SINGLES = Cell(FEW, 16, SHORT, Cell(FEW, 16, SWEEP))
 """Sixteen nodes of one sample each."""
-SIXTEEN_SHORT, SIXTEEN_LONG = _horizons(MANY, 16)
-SIXTY_FOUR_SHORT, SIXTY_FOUR_LONG = _horizons(MANY, 64)
-LARGER = (_larger(FOUR_SHORT), _larger(SIXTEEN_SHORT))
+SIXTEEN_SHORT = Cell(MANY, 16, SHORT)
+SIXTEEN_LONG = Cell(MANY, 16, LONG, SIXTEEN_SHORT)
+SIXTY_FOUR_LONG = Cell(MANY, 64, LONG, SIXTEEN_LONG)
+LARGER = Cell(replace(FEW, preset="byte-3m"), 4, LARGER_SHORT, FOUR_SHORT)
+"""Its rates are those of the smaller model with as many tokens a parameter: a sweep of few tokens says less."""
 
-ALL = tuple(name for name, arm in ARMS.items() if arm.kind != "gossip")
-OTHERS = ("muloco", "diloco", "sparseloco")
+OURS = (MERGED_FINE, MERGED_MUON, DEFAULT, LOCAL_MUON)
+OTHERS = ("muloco", "diloco", "sparseloco", REFERENCE)
+BEST_OTHER = OTHERS[0]
 GOSSIP = tuple(name for name, arm in ARMS.items() if arm.kind == "gossip")
-SEEDS = (2, 3)
+SEEDS = (1, 2, 3)
 CLAIMS = (
-    *((FOUR_SHORT, arm) for arm in (*DENSE, MERGED_FINE, MERGED_MUON, DEFAULT, REFERENCE)),
-    *((SIXTEEN_LONG, arm) for arm in (MUON, ADAMW, LOCAL_MUON)),
+    *((FOUR_LONG, arm) for arm in (MUON_HALF, MERGED_FINE, MERGED_MUON, DEFAULT)),
+    *((FOUR_SHORT, arm) for arm in (*DENSE, *OURS, REFERENCE)),
+    *((SIXTEEN_LONG, arm) for arm in (MUON_HALF, MERGED_FINE, LOCAL_MUON)),
     (SINGLES, "gossip-sign-muon-pull"),
+    *((LARGER, arm) for arm in (MUON_HALF, MERGED_FINE)),
 )
 """The cells that README quotes. They run on three seeds."""
 
@@ -251,22 +244,18 @@ def _items(arms: Iterable[str], *cells: Cell) -> list[Item]:
 
 
 _ONCE = [
-    *_items((MUON, MUON_HALF, MERGED_MUON, ADAMW, DEFAULT, MERGED_FINE), FOUR_LONG),
-    *_items(OTHERS, FOUR_SHORT),
-    *_items((MUON_HALF, MERGED_FINE, DEFAULT), LARGER[0]),
-    *_items(OTHERS, FOUR_LONG),
-    *(Item(arm, FOUR_SHORT, seed) for arm in (MUON_HALF, MERGED_FINE) for seed in SEEDS),
-    *_items((MUON, MUON_HALF, MERGED_FINE, MERGED_MUON), SIXTEEN_LONG),
-    *_items((MUON, ADAMW), LARGER[0]),
-    *(Item(arm, FOUR_LONG, is_settled=True) for arm in (MERGED_FINE, MERGED_MUON, MUON_HALF, MUON)),
-    Item(LOCAL_MUON, FOUR_LONG),
-    *(Item(MUON, FOUR_SHORT, seed, is_settled=True) for seed in SEEDS),
-    *(Item(arm, cell, seed, is_settled=True) for cell, arm in CLAIMS for seed in (1, *SEEDS)),
-    *_items(ALL, FOUR_LONG, TWO_SHORT, TWO_LONG, SIXTEEN_LONG, SIXTY_FOUR_LONG),
-    *_items((DEFAULT, LOCAL_MUON, MERGED_MUON, MERGED_FINE, *GOSSIP), SINGLES),
-    *_items((*DENSE, DEFAULT, LOCAL_MUON, MERGED_MUON, MERGED_FINE, REFERENCE), *LARGER),
+    *_items((*DENSE, *OURS), FOUR_LONG),
+    *_items((MUON_HALF, MERGED_FINE), SIXTEEN_LONG),
+    *_items((ADAMW, DEFAULT), LARGER),
+    *_items(OTHERS, FOUR_SHORT, FOUR_LONG),
+    *_items((ADAMW, *OURS, BEST_OTHER), SIXTEEN_LONG),
+    *_items((*OURS, BEST_OTHER), TWO_LONG, SIXTY_FOUR_LONG),
+    *_items((*OURS, *GOSSIP), SINGLES),
+    *_items(OURS, LARGER),
 ]
-_SETTLED = [replace(item, is_settled=True) for item in _ONCE if item.cell.size.preset == "byte-1m"]
-ITEMS = [*_ONCE, *_SETTLED]
+_GOAL = [Item(arm, FOUR_LONG, seed) for arm in (MUON_HALF, MERGED_FINE) for seed in SEEDS]
+_SEEDS = [Item(arm, cell, seed) for cell, arm in CLAIMS for seed in SEEDS]
+_SETTLED = [replace(item, is_settled=True) for item in _ONCE if item.cell in (FOUR_SHORT, FOUR_LONG, SIXTEEN_LONG)]
+ITEMS = [*_GOAL, *_ONCE, *_SEEDS, *_SETTLED]
 """The study, the most important first: two to four nodes at the long horizon, then what README says."""
 QUICK_ITEMS = _items((ADAMW, MUON, DEFAULT), Cell(Size(held_out=128), 4, 1 << 19, Cell(Size(held_out=128), 4, 1 << 18)))

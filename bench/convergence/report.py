@@ -10,7 +10,7 @@ from statistics import mean, median
 
 import torch
 
-from bench.convergence.arms import ADAMW, ARMS, DENSE, MUON
+from bench.convergence.arms import ADAMW, ARMS, DENSE
 from bench.convergence.plan import (
     FOUR_LONG,
     FOUR_SHORT,
@@ -22,9 +22,7 @@ from bench.convergence.plan import (
     SIXTEEN_LONG,
     SIXTEEN_SHORT,
     SIXTY_FOUR_LONG,
-    SIXTY_FOUR_SHORT,
     TWO_LONG,
-    TWO_SHORT,
     Cell,
     rates_of,
     results_in,
@@ -40,14 +38,13 @@ Sections = Mapping[str, Sequence[Cell]]
 PAGE, MANY_PAGE = "README.md", "scaling.md"
 FEW_SECTIONS: Sections = {
     "Two and four nodes, long horizon": (FOUR_LONG, TWO_LONG),
-    "Two and four nodes, short horizon": (FOUR_SHORT, TWO_SHORT),
-    "Four nodes, larger model, short horizon": LARGER[:1],
+    "Four nodes, short horizon": (FOUR_SHORT,),
+    "Four nodes, larger model, short horizon": (LARGER,),
 }
 MANY_SECTIONS: Sections = {
     "Sixteen and 64 nodes, long horizon": (SIXTEEN_LONG, SIXTY_FOUR_LONG),
-    "Sixteen and 64 nodes, short horizon": (SIXTEEN_SHORT, SIXTY_FOUR_SHORT),
+    "Sixteen nodes, short horizon": (SIXTEEN_SHORT,),
     "Sixteen nodes of one sample, short horizon": (SINGLES,),
-    "Sixteen nodes, larger model, short horizon": LARGER[1:],
 }
 QUICK_SECTIONS: Sections = {"Four nodes": (QUICK_ITEMS[0].cell,)}
 
@@ -123,16 +120,18 @@ def tokens_for_equal_loss(above: float, slope: float) -> float:
 
 
 def slope_of(cell: Cell, results: Sequence[Result]) -> float | None:
-    """s, if the loss of the best dense arm falls as tokens^−s between the shorter cell and this one; None without a
+    """s, if the loss of the best dense arm falls as tokens^−s between the shorter horizon and this one; None without a
     shorter one of the same model."""
-    if cell.shorter is None or cell.shorter.size != cell.size:
+    shorter = cell.rates_from
+    while shorter is not None and shorter.tokens == cell.tokens:
+        shorter = shorter.rates_from
+    if shorter is None or shorter.size != cell.size:
         return None
-    here, shorter = (best_dense(summaries_of(one, results)) for one in (cell, cell.shorter))
-    if here is None or shorter is None or not (here.by_seed.keys() & shorter.by_seed.keys()):
+    here, before = (best_dense(summaries_of(one, results)) for one in (cell, shorter))
+    if here is None or before is None or not (seeds := here.by_seed.keys() & before.by_seed.keys()):
         return None
-    seeds = here.by_seed.keys() & shorter.by_seed.keys()
-    falls = mean(math.log(shorter.by_seed[seed] / here.by_seed[seed]) for seed in seeds)
-    return falls / math.log(cell.tokens / cell.shorter.tokens)
+    falls = mean(math.log(before.by_seed[seed] / here.by_seed[seed]) for seed in seeds)
+    return falls / math.log(cell.tokens / shorter.tokens)
 
 
 def summaries_of(cell: Cell, results: Sequence[Result]) -> list[ArmSummary]:
@@ -150,9 +149,9 @@ def summaries_of(cell: Cell, results: Sequence[Result]) -> list[ArmSummary]:
 
 
 def best_dense(summaries: Iterable[ArmSummary]) -> ArmSummary | None:
-    """The dense arm with the lowest loss on the seeds that all of them have; None unless both AdamW and Muon ran."""
+    """The dense arm with the lowest loss on the seeds that all of them have; None unless both AdamW and a Muon ran."""
     dense = [one for one in summaries if one.arm in DENSE]
-    if not {ADAMW, MUON} <= {one.arm for one in dense}:
+    if not {ADAMW} < {one.arm for one in dense}:
         return None
     seeds = set.intersection(*(set(one.by_seed) for one in dense))
     return min(dense, key=lambda one: mean(one.by_seed[seed] for seed in seeds)) if seeds else None
@@ -214,8 +213,8 @@ def _sweeps(cell: Cell, results: Sequence[Result]) -> Iterator[tuple[str, str, s
                 for rates in sorted(losses)
             )
             yield f"{cell.tokens:,}", "all" if ARMS[arm].is_dense else str(cell.nodes), arm, of_all
-    if cell.shorter and cell.shorter not in _SHOWN:
-        yield from _sweeps(cell.shorter, results)
+    if cell.rates_from and cell.rates_from not in _SHOWN:
+        yield from _sweeps(cell.rates_from, results)
 
 
 _SHOWN = {cell for sections in (FEW_SECTIONS, MANY_SECTIONS) for cells in sections.values() for cell in cells}
@@ -260,8 +259,8 @@ It goes on where it stopped: `nice -n 19 make science SCIENCE="--jobs 1"` takes 
 * *Rate* is the best one: a sweep goes from a start to the better neighbour, a factor of {RATE_FACTOR} away, until none
   is better. If an arm has an outer rate, it is the second number, and the sweep goes in both directions. Rates of a
   longer run begin with the best of the shorter one; when the study is complete, the next lower rate ran there as well.
-  The larger model has the rates that are best for the smaller one at the short horizon. A star says that the sweep is
-  not complete.
+  Two nodes have the rates of four, 64 those of sixteen, and the larger model those of the smaller one at the short
+  horizon. A star says that the sweep is not complete.
 * *Loss* is in nats per byte, on 512 samples of files that no node trained on. *Spread*: largest less smallest loss.
 * *Up* and *down* are bytes that one node sends and receives, a parameter of the model and a token of all nodes. *Times
   fewer* compares their sum with a ring all-reduce of float32 among the same nodes in every local step.

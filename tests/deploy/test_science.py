@@ -14,7 +14,17 @@ import torch
 import bench.convergence.run as convergence_run
 from bench.convergence.__main__ import INTO, run_all
 from bench.convergence.all_reduce import AdamW, GroupedMuon
-from bench.convergence.arms import ADAMW, ARMS, DEFAULT, LOCAL_MUON, MERGED_FINE, MERGED_MUON, MUON, REFERENCE
+from bench.convergence.arms import (
+    ADAMW,
+    ARMS,
+    DEFAULT,
+    LOCAL_MUON,
+    MERGED_FINE,
+    MERGED_MUON,
+    MUON,
+    MUON_HALF,
+    REFERENCE,
+)
 from bench.convergence.local_steps import DiLoCo
 from bench.convergence.method import SwarmSize
 from bench.convergence.plan import (
@@ -157,9 +167,11 @@ def test_the_tokens_for_an_equal_loss_follow_from_two_horizons() -> None:
     assert above is not None
     assert tokens_for_equal_loss(above, slope) == pytest.approx(4.0)
     assert slope_of(SWEEP, results) is None
+    two = replace(SHORT, nodes=2, rates_from=SHORT)
+    assert slope_of(two, results) == slope  # its rates are from as many tokens, and theirs from fewer
     larger = Size(preset="byte-3m")
     results += [replace(one, run=replace(one.run, size=larger)) for one in results]
-    assert slope_of(replace(SHORT, size=larger), results) is None  # its shorter cell is of another model
+    assert slope_of(replace(SHORT, size=larger), results) is None  # the shorter cell is of another model
 
 
 def test_the_planner_has_the_tokens_of_the_study() -> None:
@@ -196,9 +208,9 @@ def test_a_swarm_is_compared_with_a_ring_all_reduce_among_as_many_nodes() -> Non
 
 
 def test_the_pages_have_all_results_and_say_what_is_left() -> None:
-    results = completed(ITEMS[:1], {MUON: rates_at(MUON, 0)})
+    results = completed(ITEMS[:1], {MUON_HALF: rates_at(MUON_HALF, 0)})
     text = few_page(results)
-    assert f"| 4 | {MUON} | 0.015 | 1 | 1.0000 |" in text
+    assert f"| 4 | {MUON_HALF} | 0.015 | 1 | 1.0000 |" in text
     assert f"about {len(runs_left(ITEMS, results))} are left" in text
     assert "No run so far" in many_page(results)
 
