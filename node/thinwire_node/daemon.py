@@ -309,6 +309,7 @@ class Node:
                 await self._owner.ended(ready.part)
             finally:
                 self.session = None
+                self._owner.is_over()
                 self.doing = "leaving" if self.leaving else self.record.resting or "connecting"
                 if self.leaving or self._owner.has_interrupted:
                     with contextlib.suppress(ThinwireError):

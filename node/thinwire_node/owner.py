@@ -76,14 +76,18 @@ class Owner:
             self._keeper.budget.close()
 
     def begins(self, session: Session) -> None:
-        self._session, self.has_interrupted = session, False
+        self._session, self.has_interrupted, self._has_kept = session, False, False
         if self.is_ending:
             session.finish()
+
+    def is_over(self) -> None:
+        """The session has returned, or is lost."""
+        self._session = None
 
     async def ended(self, part: Part) -> None:
         """The session has returned, and the coordinator is told next. Save what shall last if the owner wanted the
         end."""
-        self._session = None
+        self.is_over()
         if self.has_interrupted or self.is_ending:
             await part.rest()
             self._has_kept = True
@@ -115,6 +119,7 @@ class Owner:
     async def rest(self, node: Resting, stop: asyncio.Event) -> bool:
         """Wait while the owner lets the node rest, or until `stop` is set. Returns whether there was a rest."""
         if self._keeper is None or self._keeper.resting is None:
+            self._record.resting = ""  # the rest that has ended the session is over already
             return False
         if self.throttle is not None:
             self.throttle.cut()

@@ -162,6 +162,18 @@ def test_a_pause_has_a_duration_or_an_end() -> None:
             read_until(wrong, now)
 
 
+@pytest.mark.parametrize(
+    ("now", "then", "ends"),
+    [
+        ("2027-03-27T23:30", "08:00", "2027-03-28T08:00"),  # the night has an hour less
+        ("2026-10-25T00:30", "00:15", "2026-10-26T00:15"),  # the day has 25
+        ("2026-10-24T23:30", "08:00", "2026-10-25T08:00"),
+    ],
+)
+def test_a_pause_ends_by_the_local_clock_on_days_on_which_it_changes(now: str, then: str, ends: str) -> None:
+    assert read_until(["until", then], at(now)) == at(ends)
+
+
 NOON = at("2026-11-28T12:00+01:00")
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
+from thinwire_node.limits import machine_load
 from thinwire_node.limits.machine_load import on_battery
 
 DISCHARGING = {"type": "Battery", "status": "Discharging"}
@@ -43,3 +45,17 @@ def test_a_machine_without_power_supplies_is_on_none(tmp_path: Path) -> None:
     (tmp_path / "BAT0" / "type").mkdir(parents=True)  # reading it fails
     (tmp_path / "AC").write_text("")
     assert not on_battery(tmp_path)
+
+
+@pytest.mark.parametrize("refusal", [PermissionError(), psutil.AccessDenied()])
+def test_a_system_that_lets_no_priority_rise_costs_a_warning_alone(
+    refusal: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Linux says the first, and psutil on macOS the second."""
+
+    def refuse(value: int) -> None:
+        raise refusal
+
+    monkeypatch.setattr(machine_load, "_nice", refuse)
+    machine_load.set_priority("normal")
+    assert "does not let the node go back to priority normal" in caplog.text

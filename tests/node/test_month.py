@@ -62,6 +62,32 @@ def test_a_bound_that_is_taken_away_gives_back_what_it_had_reserved(tmp_path: Pa
     assert not budget.is_used(NOW)
 
 
+def test_a_used_month_stays_used_when_its_connections_have_ended(tmp_path: Path) -> None:
+    """Otherwise the node would connect again, and its connection would use up the month before a byte has passed."""
+    budget = MonthlyBudget(tmp_path / MONTH_FILE, BOUND, 1, NOW)
+    budget.charge(BOUND - 2 * MARGIN_BYTES, NOW)
+    assert not budget.is_used(NOW)
+    budget.hold(MARGIN_BYTES, NOW)
+    assert budget.is_used(NOW)
+    budget.release(MARGIN_BYTES)
+    assert budget.is_used(NOW)
+    budget.bind(2 * BOUND, 1)
+    assert not budget.is_used(NOW)
+    budget.bind(BOUND // 2, 1)
+    assert budget.is_used(NOW)
+    assert not budget.is_used(at("2026-12-01T00:00"))
+
+
+def test_another_day_of_reset_is_told_at_once(tmp_path: Path) -> None:
+    budget = MonthlyBudget(tmp_path / MONTH_FILE, BOUND, 1, at("2026-11-05T12:00"))
+    budget.charge(BOUND, at("2026-11-05T12:00"))
+    budget.bind(BOUND, 10)
+    assert budget.is_used(at("2026-11-05T12:00"))
+    assert budget.ends_s(at("2026-11-05T12:00")) == at("2026-11-10T00:00")
+    assert budget.is_used(at("2026-11-09T23:59"))
+    assert not budget.is_used(at("2026-11-10T00:00"))
+
+
 @pytest.mark.parametrize(
     ("day", "now", "ends"),
     [

@@ -165,9 +165,7 @@ class Beats:
         known = self.directory.by_node.get(node)
         says = report.samples > 0 or (known is not None and report.iteration != known.iteration)
         says = says and not self.is_closed
-        before = self._answered.get(node)
-        is_first = before is None or before.session != signed.session
-        denied = why_refuse(signed, member.public_key, self.directory, leases, is_first=is_first)
+        denied = why_refuse(signed, member.public_key, self.directory)
         if denied is None and says and not self._store.unsealed.has_room(node):
             denied = Denied(DoorReason.RATE, "this report comes too soon: the row of this beat is full; send it later")
         if denied is not None:

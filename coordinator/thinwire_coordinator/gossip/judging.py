@@ -8,7 +8,6 @@ from thinwire_common.reach.hosts import HOST
 from thinwire_coordinator.gossip.directory import Directory
 from thinwire_coordinator.gossip.participants import Heard, Participant
 from thinwire_coordinator.hall.access.door import Denied, DoorReason
-from thinwire_coordinator.hall.leases import Leases
 from thinwire_proto.errors import PayloadError
 from thinwire_proto.gossip.chain import GENESIS
 from thinwire_proto.gossip.reports import SignedReport
@@ -38,11 +37,9 @@ def address_of(listens_at: str, host: str) -> str:
     return f"[{host}]{listens_at}" if ":" in host else f"{host}{listens_at}"
 
 
-def why_refuse(
-    signed: SignedReport, key: PublicKey, directory: Directory, leases: Leases, *, is_first: bool = False
-) -> Denied | None:
-    """key: of the node whose session it is. is_first: the first report of a session. It may name samples whose earlier
-    report got no answer, or whose lease has gone to others while the node was away; these count nothing."""
+def why_refuse(signed: SignedReport, key: PublicKey, directory: Directory) -> Denied | None:
+    """key: of the node whose session it is. A report may name samples whose earlier report got no answer, or whose
+    lease has gone to others while the node was away; these count nothing."""
     report, known = signed.report, directory.by_node.get(signed.node)
     if problem := report.problem():
         return Denied(DoorReason.MALFORMED, f"the report is malformed: {problem}")
@@ -51,10 +48,6 @@ def why_refuse(
     if text := directory.why_refuse(heard_of(signed, key)):
         back = known is not None and report.iteration < known.iteration
         return Denied(DoorReason.ITERATION_BACK if back else DoorReason.MALFORMED, text)
-    granted = leases.reported_samples(signed.node, report.trained_through)
-    if report.samples > granted and not is_repeated(signed, known) and not is_first:
-        text = f"the report names {report.samples} trained samples; the node's lease has {granted} up to its mark"
-        return Denied(DoorReason.FOREIGN_LEASE, text)
     return None
 
 

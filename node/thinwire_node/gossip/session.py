@@ -98,6 +98,8 @@ class GossipSession:
             report = training.report()
             answer = await self._exchange.beat(report)
             training.reported(report)
+            if self._rests.is_set():
+                return  # the lease is given back
             await training.take(answer)
             before, self._answer = self._answer, answer
             if answer.phase is Phase.PAUSED:
@@ -133,6 +135,7 @@ class GossipSession:
 
     def rest(self) -> None:
         """End the session. The iterations rest as well: see `Record.resting`."""
+        self._training.give_back()
         self._rests.set()
 
     @property

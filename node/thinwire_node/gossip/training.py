@@ -113,6 +113,7 @@ class GossipTraining:
         self._decisions: deque[Mix] = deque()  # in the last iteration, a second one can follow at once
         self._changed = asyncio.Event()
         self._leaving = False
+        self._is_computing = self._begins_anew = False
         self._iterations_here = 0
         self._end = asyncio.Lock()
         self._is_handed_in = False
@@ -257,18 +258,29 @@ class GossipTraining:
 
         An iteration that has passed over samples ends with those that the lease has. The coordinator learns of them
         with the next report alone, which names the samples of whole iterations, and would grant no others before."""
-        work, rule, skipped = self.work, self._rule, self._record.samples_skipped
+        work, skipped = self.work, self._record.samples_skipped
         if work.view.iteration >= self._through:
             self.report_now.set()
         while work.view.iteration >= self._through:
             if self._leaving:
                 return False
             await self._wait("waiting: for a lease from the coordinator", "wait")
+        self._is_computing, self._begins_anew = True, False
+        try:
+            return await self._gradient(skipped)
+        finally:
+            self._is_computing = False
+
+    async def _gradient(self, skipped: int) -> bool:
+        """See `_compute`. skipped: the samples that had been passed over before."""
+        work, rule = self.work, self._rule
         await work.begin_gradient()
         left = rule.samples
-        while left:
+        while left or self._begins_anew:
             if not await self._rest():
                 return False
+            if self._begins_anew:
+                return await self._compute()
             size = min(left, rule.micro_batch_max(self._record.at_once.samples))
             ready = self._ready(size)
             if not ready:
@@ -373,6 +385,14 @@ class GossipTraining:
             self.neighbours.open()
 
     # the end
+
+    def give_back(self) -> None:
+        """The coordinator gives what is left of the lease to others, and what is not in the journal. So a gradient that
+        is not whole begins anew, with the next lease. One that is whole counts, though others may train on it too."""
+        lease, self._begins_anew = self.work.lease, self._is_computing
+        lease.give_back(self.work.saved.trained_through if self._is_computing else lease.trained_through)
+        self._through = 0
+        self._changed.set()
 
     def leave(self) -> None:
         """Stop after this iteration."""

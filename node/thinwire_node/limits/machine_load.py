@@ -164,7 +164,7 @@ def set_priority(priority: str) -> None:
         return
     try:
         _nice(NICE[priority])
-    except PermissionError:
+    except (PermissionError, psutil.AccessDenied):
         log.warning("%s", f"the system does not let the node go back to priority {priority} before it starts again")
         return
     if hasattr(process, "ionice"):

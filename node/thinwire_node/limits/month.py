@@ -42,6 +42,11 @@ class Month:
 MONTH = TypeAdapter(Month)
 
 
+def _month_after(day: date) -> date:
+    later = day.month % 12 + 1
+    return day.replace(year=day.year + (later == 1), month=later)
+
+
 class MonthlyBudget:
     """bound: bytes in a month; None: there is no bound, and nothing is counted. Raises ConfigError."""
 
@@ -53,6 +58,7 @@ class MonthlyBudget:
         self.used = self._month.reserved
         """Bytes of this month."""
         self._held = 0
+        self._is_used = False
         self._begin_anew(at_s)
 
     def _read(self) -> Month:
@@ -96,24 +102,27 @@ class MonthlyBudget:
             self._write(replace(self._month, reserved=min(needed + portion, max(self.bound, needed))))
 
     def is_used(self, at_s: float) -> bool:
-        """Whether nothing more may pass this month."""
+        """Whether nothing more may pass this month. It stays so when the connections have ended, and with them what
+        they held: otherwise they would be opened and closed again and again."""
         if self.bound is None:
             return False
         self._begin_anew(at_s)
-        return self.used + self._held + MARGIN_BYTES >= self.bound
+        self._is_used |= self.used + self._held + MARGIN_BYTES >= self.bound
+        return self._is_used
 
     def ends_s(self, at_s: float) -> float:
         """The time at which the next month begins, in seconds since the epoch."""
-        begin = datetime.combine(max(self._begins(at_s), self._month.begins), datetime.min.time())
-        later = begin.month % 12 + 1
-        return begin.replace(year=begin.year + (later == 1), month=later).timestamp()
+        ends = _month_after(self._begins(at_s))
+        while ends <= self._month.begins:  # the clock was set back
+            ends = _month_after(ends)
+        return datetime.combine(ends, datetime.min.time()).timestamp()
 
     def bind(self, bound: int | None, reset_day: int) -> None:
         """Hold another bound from now on. Without one, give back what is reserved and not used."""
         if bound is None:
             with suppress(ConfigError):  # the disk is full: these bytes stay counted
                 self.close()
-        self.bound, self.reset_day = bound, reset_day
+        self.bound, self.reset_day, self._is_used = bound, reset_day, False
 
     def close(self) -> None:
         """Give back what is reserved and not used."""
@@ -138,7 +147,7 @@ class MonthlyBudget:
             self._write(replace(month, begins=max(begins, month.begins), reset_day=self.reset_day))
         elif is_over:
             self._month = Month(begins, 0, self.reset_day)
-            self.used = 0
+            self.used, self._is_used = 0, False
             self._reserve()
 
     def _write(self, month: Month) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 
 from thinwire_common.units import parse_seconds
@@ -44,7 +44,7 @@ def read_until(words: list[str], at_s: float) -> float | None:
     now = datetime.fromtimestamp(at_s)
     then = now.replace(hour=int(found[1]), minute=int(found[2]), second=0, microsecond=0)
     if then <= now:
-        then = datetime.fromtimestamp(at_s + 86400).replace(hour=then.hour, minute=then.minute, second=0, microsecond=0)
+        then += timedelta(days=1)  # by the local clock, which some days have 23 or 25 hours of
     return then.timestamp()
 
 

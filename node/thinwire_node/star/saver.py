@@ -100,7 +100,12 @@ class Saver:
             await asyncio.wait({earlier})  # both write the same temporary files
             self._saving = None
         failure = earlier.exception() if earlier is not None and not earlier.cancelled() else None
-        await self._publish(write())
+        self._saving = saving = asyncio.ensure_future(self._publish(write()))
+        try:
+            await asyncio.shield(saving)  # goes on if the caller is cancelled, and the next save waits for it
+        finally:
+            if saving.done():
+                self._saving = None
         if failure is not None:
             text = f"a save failed, but a later one succeeded: {failure}"
             log.warning("%s", text)

@@ -40,6 +40,10 @@ class Lease:
                 self._runs = [part for part in (rest, *self._runs[number + 1 :]) if part]
                 return
 
+    def give_back(self, trained_through: int | None) -> None:
+        """Nothing is left, and what was taken after this position counts as not taken."""
+        self._runs, self.trained_through = [], trained_through
+
     def take(self, samples: int) -> list[int]:
         """Take up to `samples` positions. They count as trained on from now. Requires at least one position left."""
         taken: list[int] = []

@@ -6,16 +6,20 @@ import asyncio
 import random
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from support.gossip_nodes import GossipNodes, _nowhere
 from support.small import small_contract, small_corpus
 from thinwire_common.within import Within
+from thinwire_node.gossip.gradient import Gradient
 from thinwire_node.gossip.training import GossipTraining
 from thinwire_node.session.blob_fetcher import BlobFetcher
 from thinwire_node.session.prefetch import Prefetch
 from thinwire_node.training.lease import Lease
+from thinwire_node.training.micro_batch import MicroBatch
 from thinwire_node.training.threads import NodeJob
 from thinwire_proto.contract import Contract
 from thinwire_proto.data.text import CorpusText
@@ -64,6 +68,51 @@ async def test_an_iteration_whose_lease_cannot_be_read_ends_and_is_reported(tmp_
             await asyncio.sleep(0.01)
     assert one.report().report.trained_through == whole[-1]
     assert one.work.saved.samples == SAMPLES
+    for number, training in enumerate((one, other)):
+        await nodes.close(number, training)
+
+
+async def test_a_gradient_that_is_not_whole_begins_anew_after_the_lease_was_given_back(tmp_path: Path) -> None:
+    """As in a pause: what the gradient had of the lease goes to others, or to this node once more."""
+    nodes = GossipNodes(tmp_path, CONTRACT, 2)
+    one, other = nodes.open(0), nodes.open(1)
+    one._record.at_once = MicroBatch(1)
+    begun, go_on, gradient = threading.Event(), threading.Event(), one.work._gradient
+    begin, add, mean = gradient.begin, gradient.add, gradient.mean
+    taken: list[int] = []
+    whole: list[list[int]] = []
+
+    def note(positions: Sequence[int]) -> None:
+        taken.extend(positions)
+        begun.set()
+        assert go_on.wait(20)
+        add(positions)
+
+    def forget() -> None:
+        taken.clear()
+        begin()
+
+    def finish() -> Gradient:
+        whole.append([*taken])
+        return mean()
+
+    gradient.begin, gradient.add, gradient.mean = forget, note, finish  # type: ignore[method-assign]
+    for number, training in enumerate((one, other)):
+        await nodes.start(number, training)
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
+    one.give_back()
+    go_on.set()
+    await asyncio.sleep(0.1)
+    assert one.work.lease.trained_through is None
+    assert not whole
+    again = range(5000, 5000 + STEPS * SAMPLES)
+    await one.take(replace(nodes.answer(0), lease=(again,)))
+    async with Within(20):
+        while not one.finished_event.is_set():
+            await asyncio.sleep(0.01)
+    assert [position for each in whole for position in each] == [*again]
+    assert one.work.saved.trained_through == again[-1]
     for number, training in enumerate((one, other)):
         await nodes.close(number, training)
 

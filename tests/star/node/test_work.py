@@ -133,6 +133,30 @@ async def test_a_session_cancelled_during_a_save_loses_no_momentum(tmp_path: Pat
     state.close()
 
 
+async def test_a_save_that_is_cancelled_goes_on_and_the_next_one_waits_for_it(tmp_path: Path, threads: Threads) -> None:
+    """As where a node is told to stop on a slow disk."""
+    state = SlowState(tmp_path / "node")
+    saver, replica = Saver(state, threads, time.monotonic, round_s=1.0), random_replica(small_contract())
+
+    async def write(trained_through: int) -> Passing:
+        return saver.write(replica, KeptMomentum({"momentum": torch.ones(2)}, trained_through, None))
+
+    session = asyncio.ensure_future(saver.save(lambda: write(7)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    session.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await session
+    last = asyncio.ensure_future(saver.save(lambda: write(9)))
+    await asyncio.sleep(0)
+    state.may_write.set()
+    await last
+    kept = state.momentum(SHAPES)
+    assert kept is not None
+    assert kept.trained_through == 9
+    state.close()
+
+
 async def test_a_save_comes_before_every_job_that_is_queued_after_it(tmp_path: Path, threads: Threads) -> None:
     """A rule may learn from the next micro-batch, and the saved momentum names only samples before it."""
     state = NodeState(tmp_path / "node")

@@ -51,8 +51,6 @@ class DoorReason(Enum):
     """A message is not one of this call."""
     ITERATION_BACK = "iteration_back"
     """A report names an earlier iteration than the node's last one."""
-    FOREIGN_LEASE = "foreign_lease"
-    """A report names samples that are not in the node's lease."""
     TOO_OLD = "too_old"
     """The node's version cannot follow the amendments of the run."""
     OTHER_EXCHANGE = "other_exchange"
