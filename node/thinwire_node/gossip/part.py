@@ -16,7 +16,7 @@ from thinwire_node.gossip.gradient import GradientSum
 from thinwire_node.gossip.journal import GossipJournal, JournalEntry, read_x
 from thinwire_node.gossip.lines.direct_lines import open_direct_lines
 from thinwire_node.gossip.lines.lines import PeerLines
-from thinwire_node.gossip.port import GossipExchange, MakeLines
+from thinwire_node.gossip.port import GossipExchange, Listener, MakeLines
 from thinwire_node.gossip.rules import make_own_steps
 from thinwire_node.gossip.session import GossipSession
 from thinwire_node.gossip.training import GossipTraining
@@ -93,6 +93,7 @@ class GossipPart(Part):
         self.training: GossipTraining | None = None
         """None until there are data and parameters."""
         self._session: GossipSession | None = None
+        self._lines: PeerLines | None = None
 
     @staticmethod
     async def open_exchange(surroundings: Surroundings) -> Gossip:
@@ -118,6 +119,8 @@ class GossipPart(Part):
 
     async def take_up(self, data: DataSource, replica: Replica) -> None:
         if self.training is not None:
+            if self._lines is not None:
+                await self._lines.pace()
             return
         settings, kept = self._settings, self._entry
         contract, machine, options = settings.contract, settings.machine, settings.options
@@ -129,6 +132,11 @@ class GossipPart(Part):
         nodes_max, throttle = contract.round.nodes_max, settings.throttle
         direct = await open_direct_lines(options, coordinator, key, contract.hash, nodes_max, throttle)
         bytes_max, traffic = body_bytes_max(layout, exchange.codec), settings.record.traffic
+
+        def make_lines(listener: Listener) -> PeerLines:
+            self._lines = PeerLines(key, contract.hash, bytes_max, listener, direct, traffic)
+            return self._lines
+
         self.training = open_training(
             contract,
             replica,
@@ -137,7 +145,7 @@ class GossipPart(Part):
             compute,
             self._journal,
             threads,
-            lambda listener: PeerLines(key, contract.hash, bytes_max, listener, direct, traffic),
+            make_lines,
             settings.record,
             options,
             machine.clocks,

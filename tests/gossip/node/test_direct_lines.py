@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from support.cutting_proxy import cutting_proxy
@@ -23,6 +27,9 @@ from thinwire_node.gossip.lines.direct_lines import DirectLines, LineTimes, refu
 from thinwire_node.gossip.lines.server import STRANGER
 from thinwire_node.gossip.lines.stream import Wire
 from thinwire_node.gossip.port import PeerPlace
+from thinwire_node.limits.limits import check
+from thinwire_node.limits.month import MonthlyBudget
+from thinwire_node.limits.throttle import Throttle
 from thinwire_proto.identity.keys import SecretKey
 from thinwire_proto.wire import service_pb2 as pb
 from thinwire_proto.wire.parts import PART_BYTES_MAX
@@ -82,6 +89,24 @@ async def test_a_node_that_wants_no_direct_line_uses_the_relay() -> None:
         await until_relayed(pair)
         await exchange(pair)
         assert pair.one.traffic.peers_sent["direct"] == 0
+
+
+async def test_a_node_whose_owner_limits_its_traffic_stops_listening(tmp_path: Path) -> None:
+    """Direct connections of before would not be paced."""
+    key, other = two_keys()
+    throttle = Throttle(check({}), MonthlyBudget(tmp_path / "month.json", None, 1, 0.0), time.time)
+    async with pair_of((key, replace(await listening(key), throttle=throttle)), (other, HERE)) as pair:
+        await pair.start()
+        await until_direct(pair)
+        await exchange(pair)
+        throttle.take(check({"max_upload": "1MB/s"}))
+        await pair.one.lines.pace()
+        assert pair.one.lines.listens_at == ""
+        await until_relayed(pair)
+        await exchange(pair, 3)
+        assert HERE.refusal is not None
+        with pytest.raises(DialFailed):
+            await dial(pair.one.direct.listens_at, key.public, other, CONTRACT, HERE.refusal, never)
 
 
 async def test_a_peer_under_the_address_of_another_gets_no_message(caplog: pytest.LogCaptureFixture) -> None:

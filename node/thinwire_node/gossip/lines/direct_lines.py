@@ -20,6 +20,8 @@ from thinwire_proto.limits import ACCEPT_S, PEER_DIRECT_S, PEER_RETRY_FIRST_S, P
 
 log = logging.getLogger("thinwire.node")
 
+NOT_LISTENING = "with limits on traffic, the node does not listen for peers; it connects to those that do"
+
 
 @dataclass(frozen=True)
 class DirectLines:
@@ -31,6 +33,10 @@ class DirectLines:
     listens_at: str = ""
     refusal: Refusal | None = None
     throttle: Throttle | None = None
+
+    @property
+    def is_paced(self) -> bool:
+        return self.throttle is not None and self.throttle.is_needed
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ async def open_direct_lines(
     if peers.port is None:
         return DirectLines(refusal=refusal, throttle=throttle)
     if throttle is not None and throttle.is_needed:
-        log.warning("with limits on traffic, the node does not listen for peers; it connects to those that do")
+        log.warning(NOT_LISTENING)
         return DirectLines(refusal=refusal, throttle=throttle)
     server = PeerServer(key, contract_hash, nodes_max)
     await server.start(peers.host, peers.port)

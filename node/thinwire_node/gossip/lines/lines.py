@@ -15,6 +15,7 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 from thinwire_common.logs import tell
@@ -22,7 +23,7 @@ from thinwire_common.traffic import Traffic
 from thinwire_common.within import Within
 from thinwire_node.backoff import Backoff
 from thinwire_node.gossip.lines.dialler import DialFailed, dial
-from thinwire_node.gossip.lines.direct_lines import DirectLines, LineTimes, Opening, opening
+from thinwire_node.gossip.lines.direct_lines import NOT_LISTENING, DirectLines, LineTimes, Opening, opening
 from thinwire_node.gossip.lines.line import Framing, Line, Way
 from thinwire_node.gossip.lines.stream import Stream, Wire
 from thinwire_node.gossip.port import Listener, PeerPlace, Relay
@@ -63,6 +64,7 @@ class PeerLines:
         self._by_node: dict[bytes, int] = {}
         self._changed = asyncio.Event()  # there may be something for the relay
         self._relay_holds = False
+        self._is_paced = self._direct.is_paced
         if self._direct.server is not None:
             self._direct.server.accept = self.accept
 
@@ -119,6 +121,23 @@ class PeerLines:
             for peer, line in self._lines.items():
                 if line.stream is None:
                     self._lose(peer, line, "the relay is away")
+
+    async def pace(self) -> None:
+        """The owner may have limited the traffic, or freed it, since the last call. A node whose traffic is limited
+        does not listen, and direct connections are made anew, within the limits."""
+        if self._direct.is_paced == self._is_paced:
+            return
+        self._is_paced = self._direct.is_paced
+        server = self._direct.server
+        if self._is_paced and server is not None:
+            log.warning(NOT_LISTENING)
+            self._direct = replace(self._direct, server=None, listens_at="")
+            await server.stop()
+        peers = {peer: PeerPlace(line.key, line.address) for peer, line in self._lines.items()}
+        for peer in peers:
+            self._listener.absent(peer, "the owner has changed the limits on traffic")
+        self.assign({})
+        self.assign(peers)
 
     async def close(self) -> None:
         dialling = [line.dialling for line in self._lines.values() if line.dialling is not None]
