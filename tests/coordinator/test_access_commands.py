@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ import pytest
 
 from support.new_state import make_state
 from support.sealed_run import make_run
+from thinwire_coordinator.cli import access_options
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.hall.access.door import Candidate
-from thinwire_coordinator.hall.access.settings import ADDRESS
+from thinwire_coordinator.hall.access.settings import ADDRESS, Pause
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.invite_address import keep_invite_file
 from thinwire_coordinator.hall.ledger.identity import open_identity
@@ -108,6 +111,54 @@ def test_what_does_not_exist_is_named(run: Run, command: tuple[str, ...], said: 
         run(*command)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("pause", "--because", "F\udcfcr die Nacht"),
+        ("ban", "abc", "--reason", "\udcff"),
+        ("invite", "--name", "\udcff"),
+        ("ban", "\udcff"),
+        ("pause", "--because", "x" * 501),
+    ],
+)
+def test_a_text_that_nobody_could_be_shown_is_refused(run: Run, command: tuple[str, ...]) -> None:
+    """A terminal in Latin-1 types such: Python hands on each byte as half a character."""
+    with pytest.raises(SystemExit):
+        run(*command)
+
+
+def test_a_pause_from_before_shows_its_reason_without_what_is_no_text(store: AccessStore) -> None:
+    store.pauses.begin(Pause(NOW, None, "F\udcfcr die Nacht"))
+    pause = store.pauses.at(NOW + 1)
+    assert pause is not None
+    assert pause.text.encode().endswith(b"r die Nacht")
+
+
+@pytest.mark.parametrize(
+    ("now", "ends"), [("2026-10-24T22:00", "2026-10-25T08:00"), ("2026-03-28T22:00", "2026-03-29T08:00")]
+)
+def test_a_pause_ends_by_the_local_clock_when_that_changes(
+    now: str, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+
+        class Then(datetime):
+            @classmethod
+            def now(cls, tz: Any = None) -> Then:
+                return cls.fromisoformat(now)
+
+        changed.setattr(access_options, "datetime", Then)
+        try:
+            assert access_options._time("08:00") == datetime.fromisoformat(ends).timestamp()
+            with pytest.raises(argparse.ArgumentTypeError, match="must be a time"):
+                access_options._time("9999-12-31T23:59:59-12:00")
+        finally:
+            changed.undo()
+            time.tzset()
+
+
 @pytest.fixture
 def sealed(tmp_path: Path) -> None:
     """A run of six steps, in whose state directory the commands run."""
@@ -118,6 +169,8 @@ def sealed(tmp_path: Path) -> None:
 def test_an_amendment_is_shown_ordered_and_withdrawn(run: Run) -> None:
     with pytest.raises(ConfigError, match="cannot change within a run"):
         run("amend", "--set", "model.width=64")
+    with pytest.raises(ConfigError, match="must be a finite number"):
+        run("amend", "--set", "schedule.learning_rate=nan")
     shown = run("amend", "--set", "demo.k=16", "--dry-run")
     assert "→ 16" in shown
     assert "each volunteer" in shown

@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 
 from support.sealed_run import make_run
+from support.small import random_replica, small_contract
 from thinwire_coordinator.cli.branch import branch
 from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.ledger import branching
+from thinwire_coordinator.hall.ledger.branching import branched, goes_on_with_samples
 from thinwire_coordinator.hall.ledger.identity import open_identity
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.verify import verify
 from thinwire_proto.contract import RunSpec, parse_contract
+from thinwire_proto.contract.data.prepared import Shard
+from thinwire_proto.contract.data.tokens import TokensSpec
 from thinwire_proto.errors import ConfigError, LedgerError
 from thinwire_proto.exact.schedule import learning_rate
 
@@ -59,6 +63,38 @@ def test_a_branch_of_a_branch_knows_all_that_went_before(run: Path, tmp_path: Pa
     assert two.contract.round.samples == 3
     assert two.key.public != one.key.public
     assert parse_contract(two.contract.written).lineage == two.contract.lineage
+    for step in (0, 1, 20):
+        assert learning_rate(two.contract.schedule, step) == learning_rate(one.contract.schedule, step)
+
+
+@pytest.mark.parametrize("shape", ["cosine", "linear", "constant"])
+@pytest.mark.parametrize("step", [20, 50, 125, 199])
+def test_it_stays_on_the_course_of_its_parent_and_so_does_its_own_branch(shape: str, step: int) -> None:
+    parent = small_contract(schedule={"shape": shape})
+    aside = branched(parent, random_replica(parent), step, {})
+    again = branched(aside, random_replica(aside), 0, {"schedule.learning_rate": 1e-3})
+    for later in range(parent.schedule.steps - step):
+        rate = learning_rate(parent.schedule, step + later)
+        assert learning_rate(aside.schedule, later) == rate
+        assert learning_rate(again.schedule, later) == pytest.approx(rate / 2)
+
+
+def test_a_branch_with_another_end_goes_on_from_where_its_parent_stands() -> None:
+    parent = small_contract()
+    aside = branched(parent, random_replica(parent), 125, {"schedule.steps": 1000})
+    assert learning_rate(aside.schedule, 0) == pytest.approx(learning_rate(parent.schedule, 125))
+    assert learning_rate(aside.schedule, 999) == pytest.approx(
+        parent.schedule.learning_rate * parent.schedule.floor, rel=0.01
+    )
+    assert aside.schedule.begun == 0
+
+
+def test_a_held_out_set_of_the_parent_is_no_other_order_of_samples() -> None:
+    data = TokensSpec(manifest_hash="0" * 64, manifest_bytes=1, vocabulary=256)
+    measured = data.model_copy(update={"held_out": {"more": Shard(hash="1" * 64, size=1, tokens=1, text_bytes=1)}})
+    parent, branch_of = (small_contract().model_copy(update={"data": one}) for one in (measured, data))
+    assert goes_on_with_samples(parent, branch_of)
+    assert not goes_on_with_samples(parent, branch_of.model_copy(update={"data": data.model_copy(update={"seed": 7})}))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from thinwire_proto.contract import Contract, Parameter, RunSpec
 from thinwire_proto.contract.data.images import ImagesSpec
 from thinwire_proto.data.images import DEVIATION, HELD_OUT, MEAN, Images, ImagesKind
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE
+from thinwire_proto.errors import ConfigError
 
 COLOURS = {"blue": (10, 20, 240), "green": (20, 230, 30), "red": (250, 10, 10)}
 SIZE = 8
@@ -53,6 +55,14 @@ def opened(out: Path, **model: Any) -> Images:
     kept = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": new.spec}
     contract = Contract(**kept, parameters=(Parameter(name="weight", shape=(64, 64)),))
     return ImagesKind().open(new.file, contract, BlobFolder(out / BLOBS_FOLDER))
+
+
+def test_a_class_whose_name_no_manifest_can_hold_is_named(pictures: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    shutil.copytree(pictures, folder)
+    (folder / "blue").rename(folder / os.fsdecode(b"caf\xe9"))
+    with pytest.raises(ConfigError, match="is not UTF-8; rename it"):
+        made(folder, tmp_path / "out")
 
 
 def test_a_pass_has_every_image_once_in_its_class(pictures: Path, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from thinwire_coordinator.hall.standby.follower import Follower
 from thinwire_coordinator.hall.standby.items import row_item, snapshot_item
 from thinwire_coordinator.kinds import kind_of
 from thinwire_coordinator.star import amending
+from thinwire_coordinator.star.amending import Rewinding
 from thinwire_coordinator.star.memory import star_memory
 from thinwire_coordinator.star.replay import replica_at_step
 from thinwire_coordinator.star.verify import replayed_stretches
@@ -268,15 +269,25 @@ def test_what_cannot_be_read_is_refused_and_the_run_goes_on(
     async def look(world: World) -> None:
         coordinator = world.living_coordinator()
         swarm, step, order = coordinator.swarm, world.step, Order("one", {"rewind": 5})
+        read, tries = Rewinding._read, []
+
+        async def slowly(rewinding: Rewinding, to: int) -> Any:
+            tries.append(to)
+            await asyncio.sleep(10)
+            return await read(rewinding, to)
+
+        monkeypatch.setattr(Rewinding, "_read", slowly)
         with tempfile.TemporaryDirectory() as aside:
             shutil.copytree(world.folder, aside, dirs_exist_ok=True)
             prepare(coordinator.state, monkeypatch)
-            swarm.amend([order])
-            await asyncio.sleep(20)
-            refused = swarm.amend([order])
+            refused: dict[str, str] = {}
+            for _ in range(40):  # the orders are read each second, this one too until it is written as refused
+                refused |= swarm.amend([order])
+                await asyncio.sleep(1)
             for name in ("snapshots", "updates"):
                 shutil.copytree(Path(aside) / name, world.folder / name, dirs_exist_ok=True)
         assert words in refused["one"]
+        assert len(tries) == 1
         await world.until(lambda: world.step > step + 3, "the run goes on")
         assert not rewinds(coordinator.state.contract)
 

@@ -8,13 +8,16 @@ from datetime import datetime, time, timedelta
 
 from thinwire_common.number_arguments import within
 from thinwire_common.options import add_options, read_options
+from thinwire_common.text_argument import Text
 from thinwire_common.units import parse_seconds
 from thinwire_coordinator.cli.options import RunStateOptions
 from thinwire_coordinator.hall.access.addresses import checked_address
 from thinwire_coordinator.hall.access.invites import EXPIRES, OPEN_PER_ADDRESS
+from thinwire_proto.contract.amendment import REASON_LENGTH_MAX
 
 NEVER = "never"
 COUNT_MAX = (1 << 31) - 1
+TEXT = Text(REASON_LENGTH_MAX)
 
 
 def add_access_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,7 +33,7 @@ def add_access_commands(commands: argparse._SubParsersAction[argparse.ArgumentPa
         metavar="24h",
         help=f"it admits no new node after this long, or 'never'; default {EXPIRES}, or never with --open",
     )
-    invite.add_argument("--name", default="", metavar="NAME", help="whom it is for, shown to you alone")
+    invite.add_argument("--name", type=TEXT, default="", metavar="NAME", help="whom it is for, shown to you alone")
     invite.add_argument(
         "--address", type=_address, metavar="HOST:PORT", help="where nodes find the coordinator; default: see serve"
     )
@@ -54,13 +57,15 @@ def add_access_commands(commands: argparse._SubParsersAction[argparse.ArgumentPa
     ban.add_argument("--for", dest="length_s", type=_duration, metavar="24h", help="default: until you unban it")
     unban = commands.add_parser("unban", help="admit a banned node again")
     for command in (ban, unban):
-        command.add_argument("node", metavar="NODE", help="its id, or the first digits of it")
-        command.add_argument("--reason", default="", metavar="TEXT", help="kept, and told to a banned node")
+        command.add_argument("node", type=TEXT, metavar="NODE", help="its id, or the first digits of it")
+        command.add_argument("--reason", type=TEXT, default="", metavar="TEXT", help="kept, and told to a banned node")
     pause = commands.add_parser("pause", help="begin no round until you resume the run, or a time has come")
     end = pause.add_mutually_exclusive_group()
     end.add_argument("--for", dest="length_s", type=_duration, metavar="9h", help="default: until you resume it")
     end.add_argument("--until", type=_time, metavar="08:00", help="here, within a day, or 2026-11-30T08:00")
-    pause.add_argument("--because", default="", metavar="TEXT", help="told to the nodes and shown on the page")
+    pause.add_argument(
+        "--because", type=TEXT, default="", metavar="TEXT", help="told to the nodes and shown on the page"
+    )
     resume = commands.add_parser("resume", help="let a paused run go on")
     named = {"invite": invite, "invites": invites, "revoke": revoke, "nodes": nodes, "ban": ban, "unban": unban}
     named |= {"pause": pause, "resume": resume}
@@ -90,11 +95,13 @@ def _time(text: str) -> float:
     now = datetime.now().astimezone()
     try:
         if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}", text):
-            found = datetime.combine(now.date(), time.fromisoformat(text.zfill(5))).astimezone()
-            found = found if found > now else (found + timedelta(days=1))
+            then = datetime.combine(now.date(), time.fromisoformat(text.zfill(5)))
+            found = then.astimezone()
+            if found <= now:
+                found = (then + timedelta(days=1)).astimezone()  # by the local clock: some days have 23 or 25 hours
         else:
             found = datetime.fromisoformat(text).astimezone()
-    except ValueError:
+    except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"must be a time such as 08:00 or 2026-11-30T08:00, not {text}") from None
     if found <= now:
         raise argparse.ArgumentTypeError(f"{text} is over")

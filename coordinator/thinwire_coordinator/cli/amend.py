@@ -4,9 +4,10 @@ or go on from an earlier one."""
 from __future__ import annotations
 
 import argparse
+import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from thinwire_coordinator.planning.problems import read_toml
 from thinwire_coordinator.planning.run_text import Row, rows_of
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import Contract
-from thinwire_proto.contract.amendment import AGAIN, REASON_LENGTH_MAX, REWIND, SAMPLES, Amendment, value_in_words
+from thinwire_proto.contract.amendment import AGAIN, REWIND, SAMPLES, Amendment, value_in_words
 from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.contract.data.tokens import ADDED_SET_BYTES_MAX, TokensSpec
 from thinwire_proto.data.token_shards import HELD_OUT, TokenShards
@@ -56,10 +57,6 @@ def amend(folder: Path, arguments: argparse.Namespace) -> None:
         step = kind.first_amended(state)
         back: dict[str, Any] = {} if arguments.rewind is None else {REWIND: _kept(state, arguments.rewind)}
         back |= {SAMPLES: AGAIN} if arguments.samples_again else {}
-        if len(arguments.because) > REASON_LENGTH_MAX:
-            raise ConfigError(
-                f"--because has at most {REASON_LENGTH_MAX} characters; this has {len(arguments.because)}"
-            )
         changes = dict(map(change_of, arguments.set)) | back
         if arguments.held_out:
             changes[HELD_OUT] = _with_sets(state, waiting, arguments.held_out)
@@ -148,10 +145,12 @@ def change_of(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or "." not in key:
         raise ConfigError(f"--set {text}: must be SECTION.KEY=VALUE, such as schedule.learning_rate=0.0009")
-    try:
-        return key.strip(), read_toml(f"value = {value}")["value"]
-    except ValueError:
-        return key.strip(), value.strip()
+    found: Any = value.strip()
+    with suppress(ValueError):
+        found = read_toml(f"value = {value}")["value"]
+    if isinstance(found, float) and not math.isfinite(found):
+        raise ConfigError(f"--set {text}: must be a finite number")
+    return key.strip(), found
 
 
 def _list(contract: Contract, orders: Sequence[Order], unit: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from thinwire_common.number_arguments import count, number, whole, within
 from thinwire_common.options import add_options, add_program_options, read_options
+from thinwire_common.text_argument import Text
 from thinwire_coordinator.cli.access_options import add_access_commands
 from thinwire_coordinator.cli.options import CommonOptions, ReplayOptions, RunStateOptions, ServeOptions, StatusOptions
 from thinwire_coordinator.cli.planning_options import add_planning_commands
@@ -68,10 +69,10 @@ def parser() -> argparse.ArgumentParser:
     write.add_argument("--step", type=whole, metavar="S", help="default: the newest")
     asked = write.add_mutually_exclusive_group()
     asked.add_argument(
-        "--prompt", type=_text, metavar="TEXT", help="the text to continue; default: the start of a document"
+        "--prompt", type=Text(), metavar="TEXT", help="the text to continue; default: the start of a document"
     )
     asked.add_argument(
-        "--chat", type=_text, metavar="TEXT", help="a message to answer, by the chat template of the tokenizer"
+        "--chat", type=Text(), metavar="TEXT", help="a message to answer, by the chat template of the tokenizer"
     )
     write.add_argument(
         "--length", type=count, default=300, metavar="TOKENS", help="the most tokens to generate; default 300"
@@ -270,15 +271,6 @@ def _set_threads(options: ReplayOptions) -> None:
         contract = parse_contract((options.state_dir / "contract.json").read_bytes())
         parameters = layout_of(contract.parameters).parameters
     torch.set_num_threads(options.threads or default_threads(parameters, torch.get_num_threads()))
-
-
-def _text(text: str) -> str:
-    """A text in UTF-8. Python hands on other bytes as half characters (PEP 383)."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError("is not UTF-8") from None
-    return text
 
 
 def _names(text: str) -> list[str]:

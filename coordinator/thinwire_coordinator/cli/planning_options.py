@@ -7,6 +7,7 @@ from pathlib import Path
 
 from thinwire_common.number_arguments import above_zero, count, whole, within
 from thinwire_common.options import add_options, read_options
+from thinwire_common.text_argument import Text
 from thinwire_coordinator.cli.options import RunStateOptions
 from thinwire_coordinator.planning.facts import (
     DEFAULT_MACHINE,
@@ -18,6 +19,7 @@ from thinwire_coordinator.planning.facts import (
 )
 from thinwire_coordinator.planning.settings import STEPS_MAX
 from thinwire_proto.contract import EXCHANGES
+from thinwire_proto.contract.amendment import REASON_LENGTH_MAX
 
 NODES = 4
 """The number that was measured most."""
@@ -90,7 +92,7 @@ def _add_amendment(command: argparse.ArgumentParser) -> None:
         help="a key and its new value, as in a run file; may be given several times; docs/run-file.md says which keys",
     )
     text = "why, for the ledger, the page and the model card"
-    command.add_argument("--because", default="", metavar="TEXT", help=text)
+    command.add_argument("--because", type=Text(REASON_LENGTH_MAX), default="", metavar="TEXT", help=text)
     command.add_argument("--dry-run", action="store_true", help="show what would change, and order nothing")
     add_options(command, RunStateOptions, "state_dir")
     _add_swarm(command)

@@ -41,10 +41,8 @@ def complete(run: RunSpec) -> Completed:
         errors.append(("model", str(error)))
     run = run.model_copy(update={"model": model})
     try:
-        kind = data_kind_of(run.data)
-        made = kind.make(run, lambda: None)
-        cache = CACHE_BYTES_MIN if kind.has_blobs else 0
-        sizes = replace(sizes_of(made), node_bytes_min=kind.file_bytes_max(made.spec) + cache)
+        made = data_kind_of(run.data).make(run, lambda: None)
+        sizes = sizes_of(made)
         made.spec.check(model)
         made.spec.check_complete(model)
     except (ConfigError, ContractError, ValueError) as error:
@@ -79,12 +77,15 @@ def without_weights(spec: ModelSpec) -> str:
 
 
 def sizes_of(made: Made) -> DataFacts:
+    kind = data_kind_of(made.spec)
+    node_bytes_min = kind.file_bytes_max(made.spec) + (CACHE_BYTES_MIN if kind.has_blobs else 0)
     try:
-        return sizes_of_manifest(read_manifest(Manifest, made.file), getattr(made.spec, "weights", None))
+        found = sizes_of_manifest(read_manifest(Manifest, made.file), getattr(made.spec, "weights", None))
     except PayloadError:  # data of a kind that has no manifest
         train_bytes = getattr(made.spec, "train_bytes", 0)
         tokens = {made.spec.kind: train_bytes} if train_bytes else {}
-        return DataFacts(tokens, len(made.file), vocabulary=256 if train_bytes else 0)
+        found = DataFacts(tokens, len(made.file), vocabulary=256 if train_bytes else 0)
+    return replace(found, node_bytes_min=node_bytes_min)
 
 
 def facts_of(spec: ModelSpec, *, begins: bool = False) -> ModelFacts:

@@ -90,6 +90,8 @@ def check_file(path: Path) -> CheckedFile:
     except tomllib.TOMLDecodeError as error:
         found = SYNTAX_LINE.search(str(error))
         return _unread(f"is not TOML: {error}", int(found[1]) if found else None)
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
+        return _unread(f"cannot be read: {error}")
     return _Check(document, key_lines(text), path.parent).result()
 
 

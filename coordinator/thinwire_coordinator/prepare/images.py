@@ -147,7 +147,14 @@ def _classes(
     found: dict[str, list[SourceFile]], settings: ImageSettings, library: Any, problems: Problems, shown: Shown
 ) -> dict[str, int]:
     """The sub-folders with an image that can be read, in order, with their numbers. Raises ConfigError if there are
-    not two."""
+    not two, or if one has a name that no manifest can hold."""
+    for name in found:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"--images: {settings.folder}: the name of the sub-folder {name!r} is not UTF-8; rename it"
+            ) from None
     with ThreadPoolExecutor(settings.threads, "images") as pool:
         checked = pool.map(lambda files: _without_image(files, settings.size, library), found.values())
         why = dict(zip(found, checked, strict=True))

@@ -47,6 +47,8 @@ class Amending:
         self._hold = hold
         self._orders: Sequence[Order] = ()
         self.refused: dict[str, str] = {}
+        self._ever_refused: set[str] = set()
+        """An order is among those that wait until it is written as refused."""
 
     def take(self, orders: Sequence[Order]) -> Mapping[str, str]:
         """Take all orders that wait. Returns why orders were refused, by their ids, since the last call."""
@@ -61,7 +63,7 @@ class Amending:
         no round opens and other orders wait."""
         if self._driver.going_back is not None:
             return
-        known = {amendment.id for amendment in self._hall.contract.amendments}
+        known = {amendment.id for amendment in self._hall.contract.amendments} | self._ever_refused
         due = [one for one in self._orders if one.id not in known and (one.at is None or one.at <= step)]
         self._orders = [one for one in self._orders if one.id not in known and one not in due]
         before = self._hall.contract
@@ -113,6 +115,7 @@ class Amending:
 
     def _refuse(self, amendment: Amendment, why: str) -> None:
         self.refused[amendment.id] = why
+        self._ever_refused.add(amendment.id)
         tell_refused(amendment, why)
 
 

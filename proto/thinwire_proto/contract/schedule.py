@@ -34,14 +34,17 @@ class ScheduleSpec(Section):
 
     start: float = Field(0.0, ge=0, le=1)
     """rate at the beginning, as a fraction of the peak; without a warm-up, above 0, the rate falls from there"""
+    begun: int = Field(0, ge=0, le=1 << 31, json_schema_extra=unit("steps"))
+    """steps of the schedule that are behind it where the run begins: those of a branch's parent"""
 
     _begin: int = PrivateAttr(0)
     _moved: int = PrivateAttr(0)
 
     @property
     def begin(self) -> int:
-        """Where the schedule took its present course: step 0, or that of an amendment. The warm-up counts from it."""
-        return self._begin
+        """Where the schedule took its present course: step 0, or that of an amendment; below 0 in a branch that is
+        still on its parent's. The warm-up counts from it."""
+        return self._begin - self.begun
 
     @property
     def moved(self) -> int:
@@ -56,7 +59,7 @@ class ScheduleSpec(Section):
     @property
     def warmup_end(self) -> int:
         """The first step after the warm-up."""
-        return self._begin + self.warmup_steps
+        return self.begin + self.warmup_steps
 
     def bent(self, changes: Mapping[str, Any], step: int, share: float) -> ScheduleSpec:
         """The schedule with changed keys from a step on. share: where the rate stands then, over the peak.
@@ -65,7 +68,7 @@ class ScheduleSpec(Section):
         kept = self.model_dump()
         bends = not BENDS.isdisjoint(changes)
         if bends:
-            kept |= {"start": min(1.0, share), "warmup_steps": max(0, self.warmup_end - step)}
+            kept |= {"start": min(1.0, share), "warmup_steps": max(0, self.warmup_end - step), "begun": 0}
         found = type(self).model_validate(kept | dict(changes))
         found._begin = step if bends else self._begin
         found._moved = self._moved
@@ -77,7 +80,7 @@ class ScheduleSpec(Section):
             raise ValueError(f"schedule.steps must be above {step}, where the run is; it is {found.steps}")
         if found.warmup_end >= found.steps:
             raise ValueError(
-                f"the warm-up must end before the run; from step {found._begin}, {found.warmup_steps} steps lead to "
+                f"the warm-up must end before the run; from step {found.begin}, {found.warmup_steps} steps lead to "
                 f"step {found.warmup_end} of {found.steps}; give schedule.warmup_steps too"
             )
         return found
@@ -95,7 +98,7 @@ class ScheduleSpec(Section):
 
     @model_validator(mode="after")
     def _relations(self) -> ScheduleSpec:
-        if self.warmup_steps >= self.steps:
+        if self.warmup_steps >= self.steps + self.begun:
             raise ValueError(f"warmup_steps must be less than steps; {self.warmup_steps} is not less than {self.steps}")
         sent = float(np.float32(self.learning_rate))  # nodes get the rate as a float32, which can be larger
         if sent < RATE_MIN:

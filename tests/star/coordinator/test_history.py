@@ -135,6 +135,15 @@ def test_a_run_that_has_diverged_says_so_until_a_loss_is_finite_again() -> None:
     assert (curve.first, curve.newest) == ((5, 2.0), (15, 3.0))
 
 
+def test_the_page_has_each_loss_under_the_name_of_its_set() -> None:
+    """Of sets that an amendment has added, nodes may measure the later one first."""
+    watched = Watched(sets=("wiki",))
+    for name, loss in (("wiki", 3.0), ("beta", 9.0), ("alpha", 1.0)):
+        watched.tell(LossMeasured(20, name, loss))
+    curves = status.curves_of(["wiki", "alpha", "beta", "not yet"], watched.history)
+    assert [curve.newest for curve in curves] == [(20, 3.0), (20, 1.0), (20, 9.0), None]
+
+
 async def test_the_history_of_earlier_terms_is_read_from_the_ledger(tmp_path: Path) -> None:
     await asyncio.to_thread(make_run, tmp_path, 3)  # make_run starts its own event loop
     state = open_state(tmp_path)

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from thinwire_coordinator.hall.access.database import Table
+from thinwire_proto.clean_text import clean_text
 
 ADDRESS = "address"
 """HOST:PORT in invites."""
@@ -66,6 +67,8 @@ class Pauses:
         """The pause that holds at a Unix time, in seconds."""
         kept = self._settings.get(PAUSE)
         pause = Pause(**json.loads(kept)) if kept else None
+        if pause is not None:
+            pause = replace(pause, because=clean_text(pause.because))  # one from before may hold what is no UTF-8
         return pause if pause is not None and pause.holds(now) else None
 
     def begin(self, pause: Pause) -> None:

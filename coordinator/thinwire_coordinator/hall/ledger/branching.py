@@ -24,6 +24,7 @@ from thinwire_coordinator.hall.ledger.results import FILE as RESULTS
 from thinwire_coordinator.hall.ledger.state_directory import DATA_FILE, RunState, is_state, lock_state
 from thinwire_proto.contract import Contract, RunSpec
 from thinwire_proto.contract.contract import ANCESTORS_MAX, Lineage, plain
+from thinwire_proto.contract.schedule import BENDS, ScheduleSpec
 from thinwire_proto.data.token_shards import WEIGHTS
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
 from thinwire_proto.exact.amendments import contract_at
@@ -67,10 +68,8 @@ def branched(parent: Contract, replica: Replica, step: int, changes: Mapping[str
     """The contract of a branch. Its schedule goes on from where the parent's stands, unless the changes say otherwise.
     Raises ConfigError."""
     sections = {name: getattr(parent, name).model_dump() for name in RunSpec.model_fields}
-    if (left := parent.schedule.steps - step) > 0 and parent.exchange.kind == "star":
-        warmup = max(0, parent.schedule.warmup_end - step)
-        start = share_reached(parent.schedule, step) if step else 0.0
-        sections["schedule"] |= {"steps": left, "warmup_steps": warmup, "start": start}
+    if parent.schedule.steps > step and parent.exchange.kind == "star":
+        sections["schedule"] |= _course(parent.schedule, step, changes)
     if changes.get("rule.kind", parent.rule.kind) != parent.rule.kind:
         # what the parent says of its rule, another one may not know, and what it leaves out has another default there
         sections["rule"], sections["demo"] = {}, {}
@@ -97,6 +96,15 @@ def branched(parent: Contract, replica: Replica, step: int, changes: Mapping[str
     if tuple(task_of(contract.model).manifest()) != parent.parameters:
         raise ConfigError("the model has other parameters than the parent's, so it cannot begin with them")
     return contract
+
+
+def _course(schedule: ScheduleSpec, step: int, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys with which a branch goes on: on the parent's course, or from where it stands to another end."""
+    left = schedule.steps - step
+    if changes.keys().isdisjoint(f"schedule.{name}" for name in (*BENDS, "start")):
+        return {"steps": left, "begun": step - schedule.begin}
+    start = share_reached(schedule, step) if step else schedule.start
+    return {"steps": left, "warmup_steps": max(0, schedule.warmup_end - step), "start": start, "begun": 0}
 
 
 def _check_data(parent: RunState, contract: Contract) -> None:
@@ -126,7 +134,8 @@ def goes_on_with_samples(parent: Contract, contract: Contract) -> bool:
     """Whether a branch begins with samples that the parent has not used: if each position has the same sample in both.
     Otherwise it begins with the first position of its own order."""
     was_mixed_anew = any(WEIGHTS in amendment.changes for amendment in parent.amendments)
-    return contract.data == parent.data and contract.exchange.kind == parent.exchange.kind and not was_mixed_anew
+    before, now = (one.data.model_dump(exclude={"held_out"}) for one in (parent, contract))
+    return before == now and contract.exchange.kind == parent.exchange.kind and not was_mixed_anew
 
 
 def _go_on_with_samples(parent: RunState, folder: Path) -> None:

@@ -64,7 +64,7 @@ SETS_MAX = 16
 """Held-out sets that are measured; it bounds the time of a measurement, the metrics and the messages to browsers."""
 
 
-FOLLOW = ("schedule.start:", "schedule.warmup_steps:")
+FOLLOW = ("schedule.start:", "schedule.warmup_steps:", "schedule.begun:")
 """The keys that an amendment of the schedule changes besides those that it names."""
 
 

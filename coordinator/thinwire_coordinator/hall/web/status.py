@@ -13,7 +13,7 @@ from thinwire_coordinator.hall.counts import NodeCounts
 from thinwire_coordinator.hall.events import Sampled
 from thinwire_coordinator.hall.ledger.results import Result
 from thinwire_coordinator.hall.members import Member
-from thinwire_coordinator.hall.observe.history import History, Manner, Share
+from thinwire_coordinator.hall.observe.history import Curve, History, Manner, Share
 from thinwire_coordinator.hall.series import BUCKETS_MAX, Bucket
 from thinwire_coordinator.hall.view import Plain, RunView
 from thinwire_proto.clean_text import clean_name, clean_text, shown_as_written
@@ -61,12 +61,18 @@ def run_of(swarm: RunView) -> Plain:
     }
 
 
+def curves_of(sets: Sequence[str], history: History) -> list[Curve]:
+    """The curves in the order of these sets, which browsers know them by. One may have been measured before another, or
+    not yet."""
+    return [history.held_out.get(name, Curve()) for name in sets]
+
+
 def summary(swarm: RunView, history: History) -> Plain:
     """The message that browsers get once a second. Its size does not depend on the number of nodes."""
     now = swarm.now
     counts = swarm.counts
     moved = counts.bytes_up + counts.bytes_down
-    curves = list(history.held_out.values())
+    curves = curves_of([found.name for found in swarm.held_out_sets], history)
     first, newest = (curves[0].first, curves[0].newest) if curves else (None, None)
     return {
         "state": swarm.condition,

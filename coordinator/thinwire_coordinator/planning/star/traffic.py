@@ -23,7 +23,7 @@ CALL_BYTES = 200
 """Envelope of a contribution or an update: header, receipt and row, without the row's contributions."""
 ROW_BYTES_A_NODE = 90
 """Size of a contribution's entry in a row: node, hash, weight and samples."""
-NODES_ADDED_MAX = 4096
+NODES_ADDED_MAX = 1024
 Shares = npt.NDArray[np.float64]
 OTHER_BYTES_A_ROUND = 100
 """Announcements, probes and receipts, for each direction (37 and 10 in a small swarm on loopback)."""
