@@ -12,13 +12,13 @@ from thinwire_planner.methods.star import BY_THE_CLOCK
 
 ALL_REDUCE = "all-reduce, DDP"
 MEASURED_TOKENS = (
-    "tokens: so many times those of Muon with every gradient exchanged for the same loss, with 0.9M parameters and 4.7 "
-    "tokens a parameter; in longer runs demo needs more (docs/convergence)"
+    "tokens: so many times those of Muon with every gradient exchanged for the same loss, with 0.9M parameters and 19 "
+    "tokens a parameter; in shorter runs they differ less (docs/planner.md)"
 )
 MEASURED_GOSSIP = (
-    "what gossip learns was measured with 16 nodes of one sample, steps of Muon and the one-peer exponential graph; "
-    "bf16, int8, and with them slack and other topologies, are taken to need as many tokens; choose gossip among "
-    "people who trust each other"
+    "what gossip learns was measured in shorter runs, with 16 nodes of one sample, steps of Muon and the one-peer "
+    "exponential graph; bf16, int8, and with them slack and other topologies, are taken to need as many tokens; choose "
+    "gossip among people who trust each other"
 )
 
 

@@ -36,7 +36,7 @@ class CodecBytes:
     name: str
     bytes_a_parameter: float
     coding_s_a_parameter: float
-    tokens: float = 1.56
+    tokens: float = 2.03
     """As in `Variant`, on MEASURED_ON: of every number exchanged, by 16 nodes of one sample that take steps of Muon."""
     is_rounded: bool = False
     """Whether messages lose much, so that the figure holds only where it was measured."""
@@ -48,7 +48,7 @@ CODECS = (
     CodecBytes("dense", 4.0, 28e-3 / MEASURED_PARAMETERS),
     CodecBytes("bf16", 2.0, 10e-3 / MEASURED_PARAMETERS),
     CodecBytes("int8", 1.0, 33e-3 / MEASURED_PARAMETERS),
-    CodecBytes("one bit", 0.126, 30e-3 / MEASURED_PARAMETERS, 1.58, is_rounded=True),
+    CodecBytes("one bit", 0.126, 30e-3 / MEASURED_PARAMETERS, 2.08, is_rounded=True),
 )
 """As measured on two threads (docs/log/decentralized.md). One bit is the codec `sign`, with pulled gradients."""
 

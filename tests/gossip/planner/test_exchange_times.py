@@ -14,7 +14,7 @@ from thinwire_planner.choosing.choice import predict
 from thinwire_planner.cli.plan_file import sizes_of
 from thinwire_planner.methods.all_reduce import BUCKET_BYTES, exchange_s, hidden_s
 from thinwire_planner.methods.gossip import CODECS, codec_of, gossip_variant
-from thinwire_planner.methods.local_steps import LOCAL_STEPS, TOKENS, waiting_s
+from thinwire_planner.methods.local_steps import LOCAL_STEPS, waiting_s
 from thinwire_planner.methods.method import Rates, Setting, all_variants
 from thinwire_planner.methods.star import RULES, exchange_parts, step_s
 from thinwire_planner.timing.compute import ComputeTimes
@@ -133,9 +133,8 @@ def test_bytes_of_the_star_are_those_that_init_forecasts(name: str, demo: dict[s
 
 def test_local_steps_divide_the_exchange() -> None:
     where = setting(variation=0.0)
-    for optimizer in TOKENS:
-        name = f"local steps of {optimizer}, H = {LOCAL_STEPS}"
-        assert seconds(name, where) == pytest.approx(0.5 + exchange_s(where) / LOCAL_STEPS)
+    name = f"local steps of Muon, H = {LOCAL_STEPS}"
+    assert seconds(name, where) == pytest.approx(0.5 + exchange_s(where) / LOCAL_STEPS)
 
 
 def test_gossip_on_fast_lines_takes_little_more_than_computing() -> None:

@@ -47,7 +47,7 @@ def test_gradients_travel_where_links_and_machines_have_the_time(nodes: int) -> 
     assert step.computing_s + step.exchange_s / TRANSFER_PART <= step.seconds == ROUND_S_MIN
     longer = chosen(BYTE_1M, swarm(nodes, up=1.5e6))
     assert (longer.rule.kind, longer.round.length_s) == ("merged_muon", 1.25 * ROUND_S_MIN)
-    assert chosen(BYTE_1M, swarm(nodes, up=1e6)).rule.kind == "demo"  # not for one half as long again
+    assert chosen(BYTE_1M, swarm(nodes, up=0.6e6)).rule.kind != "merged_muon"  # not for twice as long
     assert chosen(BYTE_10M, swarm(16)).rule.kind == "local_muon"  # two cores take longer for the step than a round
 
 
@@ -67,12 +67,12 @@ def test_gradients_travel_in_finer_levels_where_that_takes_no_time_from_a_round(
 
 
 def test_nodes_that_wait_with_merged_gradients_are_told_of_local_steps() -> None:
-    """Four steps of four samples take 0.7 s, and so the two seconds of the shortest round: 1.71 · 2 s / 4 in place of
-    1.06 · 2 s, by the tokens of docs/convergence."""
+    """Four steps of four samples take 0.7 s, and so the two seconds of the shortest round: 2.21 · 2 s / 4 in place of
+    1.08 · 2 s, by the tokens of docs/convergence."""
     for kind, expected in (("merged_muon", True), ("demo", False)):
         plan = plan_of(chosen(BYTE_1M, swarm(4), rule=kind), BYTE_1M, DATA, swarm(4), 8e9)
         (told,) = [advice.text for advice in advise(plan) if advice.key == "round.samples"] or [""]
-        assert ("--rule local_muon uses it for more steps: to a loss in about 40% of the time" in told) == expected
+        assert ("--rule local_muon uses it for more steps: to a loss in about 51% of the time" in told) == expected
     merged = chosen(BYTE_1M, swarm(4), rule="merged_muon")
     adapter = plan_of(merged, replace(BYTE_1M, frozen=10**6), DATA, swarm(4), 8e9)  # a file that somebody wrote
     assert all("--rule" not in advice.text for advice in advise(adapter))
@@ -87,7 +87,8 @@ def test_a_round_is_long_enough_for_the_step_of_every_replica() -> None:
 
 
 def test_many_nodes_take_local_steps_of_muon() -> None:
-    """As in the study, where sixteen nodes take four steps of four samples a round, at 0.015."""
+    """As in the study, where sixteen nodes take four steps of four samples a round, at 0.015. With four nodes, tokens
+    differ by less than two seeds do."""
     few, enough, many = (chosen(BYTE_1M, swarm(nodes, up=THIN)) for nodes in (4, 8, 16))
     assert (few.rule.kind, enough.rule.kind, many.rule.kind) == ("demo", "local_muon", "local_muon")
     assert isinstance(many.rule, LocalMuonSpec)

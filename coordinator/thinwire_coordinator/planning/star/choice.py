@@ -29,6 +29,8 @@ NARROW_PADDING_MIN = 0.5
 """In tiles that are emptier than this, such as those of an adapter, k is a share of what is in them."""
 LOCAL_ROUNDS_MIN = 256
 """With fewer rounds than in docs/convergence, local steps learn less."""
+ALIKE = 0.1
+"""Two seeds differ by so many tokens for the same loss, so another rule than `demo` has to need fewer than that."""
 TRANSFER_PART = 0.5
 """The part of a round that upload and download may take, so that a slower link than predicted still delivers."""
 STRETCH_MAX = 2.0
@@ -108,7 +110,7 @@ def choice_for(
     facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float, kind: str | None = None
 ) -> RoundChoice:
     """The choice for this model and these nodes. memory_bytes: of a node. kind: of the rule, of the star; by default
-    the one of least cost.
+    the one of least cost; `demo` if none is much better.
 
     Raises ConfigError if steps of Muon are asked for, and do not suit the model.
     """
@@ -120,11 +122,13 @@ def choice_for(
         return _local_muon(facts, swarm, amount, local_steps(facts, swarm, memory_bytes))
     if kind == MERGED_MUON:
         return _merged_muon(facts, swarm)
-    return min(_choices(facts, swarm, amount, memory_bytes), key=lambda choice: choice.cost(swarm.nodes))
+    votes, *others = _choices(facts, swarm, amount, memory_bytes)
+    best = min(others, key=lambda choice: choice.cost(swarm.nodes), default=votes)
+    return best if best.cost(swarm.nodes) * (1 + ALIKE) < votes.cost(swarm.nodes) else votes
 
 
 def _choices(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes: float) -> Iterator[RoundChoice]:
-    """A choice for each rule that is known to train this model."""
+    """A choice for each rule that is known to train this model; `demo`, which trains any, is the first."""
     yield _votes(facts, swarm)
     if not suits_muon(facts, LocalMuonSpec()):
         return
@@ -172,10 +176,9 @@ def _merged_muon(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
     step_of_coordinator_s = rule.step_flops(facts.parameters) / COORDINATOR_FLOAT64_FLOPS
     wanted_s, samples = _wanted_s(computing_s), tokens / facts.context
     round_s = max(wanted_s, step_of_coordinator_s / STEP_PART)
-    needed_s, needed_fine_s = (_needed_s(computing_s, transfer_s(facts, one, swarm) + own_s) for one in (demo, fine))
-    if needed_fine_s <= round_s and swarm.nodes <= nodes_max(fine):
+    if swarm.nodes <= nodes_max(fine) and _needed_s(computing_s, transfer_s(facts, fine, swarm) + own_s) <= round_s:
         return RoundChoice(rule, fine, round_s, samples, round_s / wanted_s)
-    round_s = max(round_s, needed_s)
+    round_s = max(round_s, _needed_s(computing_s, transfer_s(facts, demo, swarm) + own_s))
     return RoundChoice(rule, demo, round_s, samples, round_s / wanted_s)
 
 
