@@ -179,23 +179,19 @@ def test_the_tokens_for_an_equal_loss_follow_from_two_horizons() -> None:
 def test_the_planner_has_the_tokens_of_the_study() -> None:
     """At the long horizon. Where an arm ran at the short one alone, it is taken to end as far above as there."""
     results = results_in(Path(__file__).parents[2] / INTO)
-    slope, cells = slope_of(FOUR_LONG, results), {4: (FOUR_LONG,), 16: (SIXTEEN_LONG, SINGLES)}
+    slope, cells = slope_of(FOUR_LONG, results), {4: FOUR_LONG, 16: SIXTEEN_LONG}
     assert slope is not None
 
-    def tokens(arm: str, *cells: Cell) -> float:
-        for cell in cells:
-            summaries = summaries_of(cell, results)
-            dense = best_dense(summaries)
-            assert dense is not None
-            for one in summaries:
-                if one.arm == arm and (above := one.above(dense)) is not None:
-                    return tokens_for_equal_loss(above, slope)
-        raise AssertionError(f"{arm} ran in none of these cells")
+    def tokens(arm: str, cell: Cell) -> float:
+        summaries = summaries_of(cell, results)
+        dense, (found,) = best_dense(summaries), [one for one in summaries if one.arm == arm]
+        assert dense is not None
+        above = found.above(dense)
+        assert above is not None
+        return tokens_for_equal_loss(above, slope)
 
     for rule, arm in zip(RULES, (DEFAULT, LOCAL_MUON, MERGED_MUON, MERGED_FINE), strict=True):
-        assert rule.tokens == pytest.approx({nodes: tokens(arm, *cells[nodes]) for nodes in rule.tokens}, abs=0.006), (
-            arm
-        )
+        assert rule.tokens == pytest.approx({nodes: tokens(arm, cells[nodes]) for nodes in rule.tokens}, abs=0.006), arm
     assert pytest.approx(tokens("muloco", FOUR_SHORT), abs=0.006) == TOKENS
     assert codec_of("dense").tokens == pytest.approx(tokens("gossip-dense-muon", SINGLES), abs=0.006)
     assert codec_of("sign").tokens == pytest.approx(tokens("gossip-sign-muon-pull", SINGLES), abs=0.006)

@@ -77,7 +77,7 @@ RULES = (
         MERGED_MUON,
         0.203,
         {1: 0.260, 2: 0.285, 4: 0.357, 8: 0.387, 16: 0.376},
-        {4: 1.58, 16: 1.35},
+        {4: 1.58, 16: 1.18},
         vote_levels=3,
     ),
     StarRule(
@@ -89,8 +89,7 @@ RULES = (
     ),
 )
 """Bytes as in docs/performance.md and as `init` forecasts them. Tokens with 0.9M parameters and 19 tokens a parameter,
-nodes of four samples (docs/convergence); with sixteen nodes, seven levels ran with 4.7 tokens a parameter alone, and
-are taken to end as far above dense Muon as there."""
+nodes of four samples (docs/convergence)."""
 BY_THE_CLOCK = ", by the clock"
 """The end of the names of variants in which no node waits for another."""
 
