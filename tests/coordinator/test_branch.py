@@ -87,6 +87,9 @@ def test_a_branch_with_another_end_goes_on_from_where_its_parent_stands() -> Non
         parent.schedule.learning_rate * parent.schedule.floor, rel=0.01
     )
     assert aside.schedule.begun == 0
+    before = branched(parent, random_replica(parent), 125, {})
+    again = branched(before, random_replica(before), 0, {"schedule.steps": 1000})
+    assert again.schedule == aside.schedule
 
 
 def test_a_held_out_set_of_the_parent_is_no_other_order_of_samples() -> None:

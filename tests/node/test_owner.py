@@ -1,4 +1,4 @@
-"""What the owner of a machine orders holds whatever the line to the coordinator does meanwhile.
+"""The orders of a machine's owner hold whatever the line to the coordinator does meanwhile.
 
 Node, owner, limits and state directory are real. Part and coordinator are not, so that a session ends when the test
 wants.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from datetime import datetime, time, timedelta
+from datetime import datetime
 
+from thinwire_common.local_time import next_time
 from thinwire_common.number_arguments import within
 from thinwire_common.options import add_options, read_options
 from thinwire_common.text_argument import Text
@@ -95,12 +96,9 @@ def _time(text: str) -> float:
     now = datetime.now().astimezone()
     try:
         if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}", text):
-            then = datetime.combine(now.date(), time.fromisoformat(text.zfill(5)))
-            found = then.astimezone()
-            if found <= now:
-                found = (then + timedelta(days=1)).astimezone()  # by the local clock: some days have 23 or 25 hours
-        else:
-            found = datetime.fromisoformat(text).astimezone()
+            hour, minute = map(int, text.split(":"))
+            return next_time(hour, minute, now.timestamp())
+        found = datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"must be a time such as 08:00 or 2026-11-30T08:00, not {text}") from None
     if found <= now:

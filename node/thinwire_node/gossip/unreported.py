@@ -1,4 +1,4 @@
-"""What a node of a gossip run has done that the coordinator has not heard of."""
+"""The work of a node of a gossip run that the coordinator has not heard of."""
 
 from __future__ import annotations
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 
+from thinwire_common.local_time import next_time
 from thinwire_common.units import parse_seconds
 
 RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(k|m|g)?(bit|b)(?:/s|ps)?", re.IGNORECASE)
@@ -41,11 +42,7 @@ def read_until(words: list[str], at_s: float) -> float | None:
     found = TIME_OF_DAY.fullmatch(words[-1])
     if words[0] != "until" or len(words) != 2 or found is None or int(found[1]) > 23 or int(found[2]) > 59:
         raise ValueError(f"{' '.join(words)!r} is not a duration such as 90m or 1h, or a time such as until 22:00")
-    now = datetime.fromtimestamp(at_s)
-    then = now.replace(hour=int(found[1]), minute=int(found[2]), second=0, microsecond=0)
-    if then <= now:
-        then += timedelta(days=1)  # by the local clock, which some days have 23 or 25 hours of
-    return then.timestamp()
+    return next_time(int(found[1]), int(found[2]), at_s)
 
 
 def in_words(then_s: float, now_s: float) -> str:

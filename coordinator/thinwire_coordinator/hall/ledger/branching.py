@@ -103,7 +103,7 @@ def _course(schedule: ScheduleSpec, step: int, changes: Mapping[str, Any]) -> di
     left = schedule.steps - step
     if changes.keys().isdisjoint(f"schedule.{name}" for name in (*BENDS, "start")):
         return {"steps": left, "begun": step - schedule.begin}
-    start = share_reached(schedule, step) if step else schedule.start
+    start = share_reached(schedule, step) if step > schedule.begin else schedule.start
     return {"steps": left, "warmup_steps": max(0, schedule.warmup_end - step), "start": start, "begun": 0}
 
 

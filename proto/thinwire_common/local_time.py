@@ -1,0 +1,13 @@
+"""Points in time by this machine's clock."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+
+def next_time(hour: int, minute: int, at_s: float) -> float:
+    """The next time after `at_s` that the local clock shows this, both in seconds since the epoch. A day of the clock
+    may have 23 or 25 hours. Raises ValueError."""
+    now = datetime.fromtimestamp(at_s)
+    then = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+    return (then if then > now else then + timedelta(days=1)).timestamp()
