@@ -92,6 +92,10 @@ def test_all_errors_are_explained_at_once_with_their_lines(tmp_path: Path) -> No
         ("[rule]\nmicro_batch = 4\n", "2: rule.micro_batch: there is no such key; it is for rule.kind = local_adamw"),
         ("[model]\ntied = 1\n", "2: model.tied: input should be a valid boolean (it is 1)"),
         ("model = 5\n", "1: model: input should be a table"),
+        (
+            '[data]\nkind = "images"\n',
+            '2: : data.kind must be of tokens for model.kind = "decoder"; "images" is of images',
+        ),
         ("[model]\nvocabulary = 200\n", "2: : model.vocabulary must be at least 256"),
     ],
 )

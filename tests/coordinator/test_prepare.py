@@ -130,18 +130,23 @@ def test_bytes_need_no_tokenizer(tmp_path: Path) -> None:
 
 
 def test_sources_are_apart_and_files_of_one_folder_together(tmp_path: Path) -> None:
-    for name in ("b/x.txt", "b/y.txt", "c.jsonl", "d/z.txt"):
+    for name in ("b/x.txt", "b/y.txt", "c.jsonl", "d/z.txt", "e-2024.01/z.txt", "e-2024.02/z.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     texts = [f"{tmp_path}/{name}" for name in ("b/x.txt", "b/y.txt", "c.jsonl")]
     assert parse_sources(
-        [*texts, f"{tmp_path}/d", f"c={texts[0]}", "hf://datasets/me/stories:train", "s3://x/y/*.txt"]
+        [
+            *(*texts, f"{tmp_path}/d", f"c={texts[0]}", "hf://datasets/me/stories:train", "s3://x/y/*.txt"),
+            *(f"{tmp_path}/e-2024.01", f"{tmp_path}/e-2024.02"),
+        ]
     ) == (
         NamedSource("b", (texts[0], texts[1])),
         NamedSource("c", (texts[2], texts[0])),
         NamedSource("d", (f"{tmp_path}/d",)),
         NamedSource("stories", ("hf://datasets/me/stories:train",)),
         NamedSource("y", ("s3://x/y/*.txt",)),
+        NamedSource("e-2024.01", (f"{tmp_path}/e-2024.01",)),
+        NamedSource("e-2024.02", (f"{tmp_path}/e-2024.02",)),
     )
 
 

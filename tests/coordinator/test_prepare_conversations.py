@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from support.planning import run_init
 from support.prepared import InterruptedAt, prepared
 from thinwire_coordinator.prepare.chat_template import find_template
-from thinwire_coordinator.prepare.conversations import Conversation
+from thinwire_coordinator.prepare.conversations import Conversation, conversation_of
 from thinwire_coordinator.prepare.preparation import Prepared, Settings, prepare
 from thinwire_coordinator.prepare.progress import Shown
 from thinwire_coordinator.prepare.sources import parse_sources
@@ -228,26 +229,49 @@ def test_what_cannot_be_learned_from_is_counted_and_said(
         {"messages": [{"role": "user", "content": "hello"}]},
         {"messages": []},
         {"prompt": "hello", "response": None},
+        {"messages": None},
+        {"prompt": None, "response": "yes"},
+        {"messages": [{"role": "user", "content": "half \ud800"}, {"role": "assistant", "content": "yes"}]},
         {"messages": [{"role": "user", "content": "hello 3"}, {"role": "assistant", "content": "yes"}]},  # raises
         {"messages": chat(8, 1, 200)},  # too long
     ]
     (tmp_path / "picky.jinja").write_text(PICKY)
     source = lines(tmp_path / "chats.jsonl", good + bad)
     made = run(tmp_path / "out", source, tokenizer, chat_template=tmp_path / "picky.jinja")
-    assert made.counts._asdict() | {"bad": 2, "no_response": 4, "unrendered": 1} == made.counts._asdict()
+    assert made.counts._asdict() | {"bad": 3, "no_response": 6, "unrendered": 1} == made.counts._asdict()
     assert made.sources[0].packed.too_long == 1
     assert made.sources[0].packed.conversations == len(good)  # with the others, all lines
     said = capsys.readouterr().err
     assert "chats.jsonl:31: message 1 has no role" in said
     assert "chats.jsonl:32: message 1 has the role 'narrator'" in said
     assert "left out: chats.jsonl:33: has an empty response" in said
-    assert "left out: chats.jsonl:37: the chat template raises: no hello" in said
+    assert "chats.jsonl:39: its conversation has half a character (a lone surrogate)" in said
+    assert "left out: chats.jsonl:40: the chat template raises: no hello" in said
     text = summary(tmp_path / "out", made)
     assert "chats: 30 conversations in " in text
     assert "left out, longer than 128 tokens (--context): 1 conversations" in text
-    assert "left out, without a response or with an empty one: 4 conversations" in text
+    assert "left out, without a response or with an empty one: 6 conversations" in text
     assert "left out, the chat template cannot write them: 1 conversations" in text
     assert f"model.context {CONTEXT}" in text
+
+
+def test_keys_that_arrow_fills_in_hide_none_of_the_others() -> None:
+    turns = [{"role": None, "from": "human", "content": None, "value": "hello"}, {"from": "gpt", "value": "there"}]
+    assert [one["content"] for one in conversation_of({"messages": turns}).messages] == ["hello", "there"]
+
+
+def test_a_template_with_a_byte_order_mark_writes_none(tmp_path: Path, tokenizer: Path) -> None:
+    marked = tmp_path / "marked"
+    shutil.copytree(tokenizer, marked)
+    (marked / CHAT_TEMPLATE_FILE).write_text(PLAIN, encoding="utf-8-sig")
+    source = lines(tmp_path / "chats.jsonl", [{"messages": chat(n)} for n in range(9)])
+    found = [
+        conversations_of(tmp_path / str(one), run(tmp_path / str(one), source, one), one) for one in (tokenizer, marked)
+    ]
+    assert found[0] == found[1]
+    (marked / CHAT_TEMPLATE_FILE).write_bytes(PLAIN.encode("utf-16"))
+    with pytest.raises(ConfigError, match=f"{CHAT_TEMPLATE_FILE} is not text in UTF-8"):
+        run(tmp_path / "out", source, marked)
 
 
 def test_a_template_that_rewrites_earlier_turns_needs_the_mark(

@@ -65,6 +65,21 @@ def test_a_class_whose_name_no_manifest_can_hold_is_named(pictures: Path, tmp_pa
         made(folder, tmp_path / "out")
 
 
+def test_sixteen_bits_a_pixel_become_eight_and_thirty_two_are_refused(tmp_path: Path) -> None:
+    """Pillow alone makes white of all but the darkest of them."""
+    for number, name in enumerate(("dark", "light")):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        for place in range(12):
+            grey = np.full((SIZE, SIZE), 20_000 + 30_000 * number + place, np.uint16)
+            Image.fromarray(grey).save(tmp_path / "in" / name / f"{place}.png")
+    Image.fromarray(np.full((SIZE, SIZE), 0.5, np.float32)).save(tmp_path / "in/dark/float.tif")
+    assert made(tmp_path / "in", tmp_path / "out").bad == 1
+    images, labels = opened(tmp_path / "out", classes=2).batch(range(8))
+    greys = (images.mean((2, 3)).numpy() * DEVIATION + MEAN) * 255
+    expected = np.array([20_000 >> 8, 50_000 >> 8])[labels.numpy()]
+    assert np.allclose(greys, expected[:, None], atol=0.01)
+
+
 def test_a_pass_has_every_image_once_in_its_class(pictures: Path, tmp_path: Path) -> None:
     prepared = made(pictures, tmp_path, held_out=0.1)
     assert prepared.manifest.classes == tuple(COLOURS)

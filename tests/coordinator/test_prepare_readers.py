@@ -74,7 +74,7 @@ def test_what_cannot_be_opened_costs_only_itself(
     assert "skipped: away.txt: cannot be opened: No such file or directory" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("line_end", ["\n\n", "\n", " ", "ü"])
+@pytest.mark.parametrize("line_end", ["\n\n", "\r\n\r\n", "\n", " ", "ü"])
 def test_a_long_text_is_divided(tmp_path: Path, tokenizer: str, line_end: str) -> None:
     text = "".join(f"{number}日本語{line_end}" for number in range(20_000))
     out = tmp_path / "out"
@@ -85,6 +85,13 @@ def test_a_long_text_is_divided(tmp_path: Path, tokenizer: str, line_end: str) -
     assert sum(len(part) for part in found) == len(text)
     if line_end != "ü":
         assert all(part.endswith(line_end) for part in found)
+
+
+def test_a_table_with_two_columns_of_the_text_is_refused(tmp_path: Path, tokenizer: str) -> None:
+    table = pyarrow.table([TEXTS, TEXTS], names=["text", "text"])
+    pyarrow.parquet.write_table(table, tmp_path / "twice.parquet")
+    with pytest.raises(ConfigError, match="has more than one column 'text'"):
+        prepared(tmp_path / "out", tmp_path / "twice.parquet", tokenizer=tokenizer)
 
 
 def test_text_that_is_not_utf_8(tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]) -> None:

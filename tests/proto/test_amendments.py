@@ -161,7 +161,7 @@ def test_several_amendments_of_one_step_and_later_ones_hold_in_their_order() -> 
         ({"schedule.learning_rate": "fast"}, "learning_rate"),
         ({"schedule.learning_rate": 2.0}, "learning_rate"),
         ({"schedule.steps": 40}, r"schedule\.steps must be above 40"),
-        ({"schedule.warmup_steps": 60}, "the warm-up must end before the run"),
+        ({"schedule.warmup_steps": 60}, "the warm-up must end before the run.* give fewer of them, or a larger"),
         ({"round.min_contributions": 5000}, "min_contributions must be at most nodes_max"),
         ({"schedule.weight_decay": 200.0}, "must be less than 1"),
         ({"rule.outer_rate": 2.0}, r'rule\.outer_rate needs demo\.magnitude = "tile"'),

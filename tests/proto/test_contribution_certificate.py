@@ -46,6 +46,7 @@ def test_another_coordinator_cannot_sign_for_this_one() -> None:
         ({"counted": -1}, "out of bounds"),
         ({"tokens": 1 << 64}, "out of bounds"),
         ({"at": 1 << 62}, ""),
+        ({"at": -1}, "out of bounds"),
         ({"contract": "xy"}, "hexadecimal"),
         ({"node": "00"}, "node does not have 16 bytes"),
         ({"more": 1}, "field more, which nobody signs"),

@@ -138,6 +138,8 @@ def test_a_source_without_weight_is_measured_and_not_trained_on(tmp_path: Path) 
     write_tokens(tmp_path, {"wiki": [100], "code": [100]}, {"wiki": [30], "code": [60]})
     with pytest.raises(ValueError, match=r"code: .* leave it out of data\.weights: its held-out documents are"):
         run_of(tmp_path, weights={"wiki": 1.0, "code": 0.0})
+    with pytest.raises(ValueError, match="must be at most 1,000,000,000 times the smallest"):
+        run_of(tmp_path, weights={"wiki": 1.0, "code": 1e-300})
     data = opened(tmp_path, weights={"wiki": 1.0})
     assert [found.name for found in data.held_out_sets()] == ["wiki", "code"]
     (code,) = data.held_out_needs("code", range(6))

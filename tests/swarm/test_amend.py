@@ -46,6 +46,9 @@ def test_another_mixture_holds_for_samples_that_nobody_had(tmp_path: Path) -> No
         added = f"news={tmp_path / 'news.txt'}"
         taken = swarm.command("amend", "--held-out", added.replace("news=", "json="))
         assert "the data have a source 'json' already" in taken.stderr
+        blobs = sorted((swarm.state / "blobs").iterdir())
+        assert "nothing is ordered" in swarm.command("amend", "--held-out", added, "--dry-run").stdout
+        assert sorted((swarm.state / "blobs").iterdir()) == blobs
         done = swarm.command("amend", "--held-out", added, "--because", "what is not code")
         assert done.returncode == 0, done.stderr
         done = swarm.command("amend", "--set", "data.weights={ email = 1.0 }", "--because", "json is learned")

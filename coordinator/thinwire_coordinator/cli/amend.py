@@ -4,7 +4,7 @@ or go on from an earlier one."""
 from __future__ import annotations
 
 import argparse
-import math
+import hashlib
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -31,6 +31,7 @@ from thinwire_proto.contract import Contract
 from thinwire_proto.contract.amendment import AGAIN, REWIND, SAMPLES, Amendment, value_in_words
 from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.contract.data.tokens import ADDED_SET_BYTES_MAX, TokensSpec
+from thinwire_proto.contract.sections import canonical_json
 from thinwire_proto.data.token_shards import HELD_OUT, TokenShards
 from thinwire_proto.errors import ConfigError, ContractError, UsageError
 from thinwire_proto.exact.amendments import amendable_keys, amended
@@ -57,16 +58,17 @@ def amend(folder: Path, arguments: argparse.Namespace) -> None:
         step = kind.first_amended(state)
         back: dict[str, Any] = {} if arguments.rewind is None else {REWIND: _kept(state, arguments.rewind)}
         back |= {SAMPLES: AGAIN} if arguments.samples_again else {}
-        changes = dict(map(change_of, arguments.set)) | back
+        changes, blobs = dict(map(change_of, arguments.set)) | back, list[bytes]()
         if arguments.held_out:
-            changes[HELD_OUT] = _with_sets(state, waiting, arguments.held_out)
+            changes[HELD_OUT], blobs = _with_sets(state, waiting, arguments.held_out)
         order = Order(secrets.token_hex(ID_BYTES), changes, arguments.because, arguments.at)
         sealed = [amendment.id for amendment in contract.amendments]
         earlier = [one for one in waiting if not one.refused and one.id not in sealed]
         begins = max(step, order.at or 0)
         before = contract
         for one in sorted((one for one in earlier if (one.at or 0) <= begins), key=lambda one: one.at or 0):
-            before = amended(before, _as_of(one, before, step))
+            with suppress(ContractError):  # it will be refused, and changes nothing
+                before = amended(before, _as_of(one, before, step))
         try:
             after = amended(before, _as_of(order, before, begins))
             state.data.amend(after)
@@ -78,6 +80,8 @@ def amend(folder: Path, arguments: argparse.Namespace) -> None:
         if arguments.dry_run:
             print("nothing is ordered, because of --dry-run")
             return
+        for data in blobs:
+            keep_blob(state.blobs.folder, data)
         store.amendments.add(order, sealed)
     when = f"{kind.unit} {begins}" if begins > step else kind.soon(step)
     taken = "a coordinator that runs takes it up within seconds, another one when it starts"
@@ -102,15 +106,16 @@ def _kept(state: RunState, step: int) -> int:
     return step
 
 
-def _with_sets(state: RunState, orders: Sequence[Order], added: Sequence[str]) -> dict[str, Any]:
-    """The held-out sets that are added to the run's own, with those of NAME=FILE. Keeps their tokens with the run's
-    data. Raises ConfigError."""
+def _with_sets(state: RunState, orders: Sequence[Order], added: Sequence[str]) -> tuple[dict[str, Any], list[bytes]]:
+    """The held-out sets that are added to the run's own, with those of NAME=FILE, and the tokens of these. Raises
+    ConfigError."""
     if not isinstance(state.data, TokenShards) or not isinstance(state.contract.data, TokensSpec):
         raise ConfigError(
             "a held-out set can be added to data that `thinwire-coordinator prepare` made of text; `evaluate --text` "
             "measures the loss on other text once"
         )
     found: dict[str, Any] = state.contract.data.model_dump()["held_out"]
+    blobs = []
     for order in orders:
         found |= {} if order.refused else order.changes.get(HELD_OUT, {})
     for text in added:
@@ -126,11 +131,11 @@ def _with_sets(state: RunState, orders: Sequence[Order], added: Sequence[str]) -
                 f"{file}: its {tokens:,} tokens take {len(data):,} bytes; a set that is added has at most "
                 f"{ADDED_SET_BYTES_MAX:,}: a measurement reads a few samples of it, so give less text"
             )
-        blob = keep_blob(state.blobs.folder, data)
+        blobs.append(data)
         found[name] = Shard(
-            hash=blob.hash, size=blob.size, tokens=tokens, text_bytes=len(content.encode())
+            hash=hashlib.sha256(data).hexdigest(), size=len(data), tokens=tokens, text_bytes=len(content.encode())
         ).model_dump()
-    return found
+    return found, blobs
 
 
 def _as_of(order: Order, contract: Contract, step: int) -> Amendment:
@@ -148,8 +153,16 @@ def change_of(text: str) -> tuple[str, Any]:
     found: Any = value.strip()
     with suppress(ValueError):
         found = read_toml(f"value = {value}")["value"]
-    if isinstance(found, float) and not math.isfinite(found):
-        raise ConfigError(f"--set {text}: must be a finite number")
+    try:
+        canonical_json(found)
+    except TypeError:
+        raise ConfigError(
+            f"--set {text}: must be a number, a text, true or false, or a list or table of these"
+        ) from None
+    except ValueError:
+        raise ConfigError(f"--set {text}: must have finite numbers only") from None
+    if key.strip() == HELD_OUT:
+        raise ConfigError(f"--set {text}: a held-out set is added with --held-out NAME=FILE")
     return key.strip(), found
 
 

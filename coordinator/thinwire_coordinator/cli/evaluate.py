@@ -244,9 +244,9 @@ def _keep(
 
 
 def read_text(file: Path) -> str:
-    """The text of a file. Raises ConfigError."""
+    """The text of a file, as `prepare` reads it. Raises ConfigError."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

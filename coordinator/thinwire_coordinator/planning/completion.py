@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts
 from thinwire_proto.contract import ModelSpec, RunSpec
 from thinwire_proto.contract.models.lora import LoraSpec
+from thinwire_proto.data.image_manifest import ImageManifest
 from thinwire_proto.data.manifest import MANIFEST_FILE, Manifest, read_manifest
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
 from thinwire_proto.exact.tiles import TileLayout
@@ -117,7 +119,14 @@ def facts_of(spec: ModelSpec, *, begins: bool = False) -> ModelFacts:
 def read_prepared(folder: Path) -> Manifest:
     """The manifest of a folder that `prepare` wrote. Raises ConfigError."""
     try:
-        return read_manifest(Manifest, (folder / MANIFEST_FILE).read_bytes())
+        data = (folder / MANIFEST_FILE).read_bytes()
+        with suppress(PayloadError):
+            read_manifest(ImageManifest, data)
+            raise ConfigError(
+                f'{folder} has images, and `init` plans runs on text alone; write a run file with model.kind = "timm" '
+                'and data.kind = "images", and let `check` plan it'
+            )
+        return read_manifest(Manifest, data)
     except FileNotFoundError:
         what = "has no " + MANIFEST_FILE if folder.is_dir() else "is no folder"
         raise ConfigError(f"{folder} {what}, so it has no prepared data; {PREPARE}") from None

@@ -122,7 +122,7 @@ def _of_file(path: Path) -> str:
         data = path.read_bytes()
         if len(data) > TEMPLATE_BYTES_MAX:
             raise ConfigError(f"--chat-template: {path}: is larger than {TEMPLATE_BYTES_MAX:,} bytes")
-        return data.decode()
+        return data.decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"--chat-template: {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
@@ -131,7 +131,10 @@ def _of_file(path: Path) -> str:
 
 def _of_tokenizer(files: Mapping[str, bytes]) -> str | None:
     if CHAT_TEMPLATE_FILE in files:
-        return files[CHAT_TEMPLATE_FILE].decode()
+        try:
+            return files[CHAT_TEMPLATE_FILE].decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise ConfigError(f"--tokenizer: its {CHAT_TEMPLATE_FILE} is not text in UTF-8") from None
     for name in (OLDER_FILE, CONFIG_FILE):
         found = _read(files, name).get(KEY)
         if isinstance(found, list):  # several, by name

@@ -156,7 +156,10 @@ def conversation_of(row: Mapping[str, Any]) -> Conversation:
 
 
 def _of_pair(row: Mapping[str, Any]) -> list[Any]:
-    prompt, response = next((row[one], row[other]) for one, other in PAIRS if one in row and other in row)
+    found = [(row[one], row[other]) for one, other in PAIRS if row.get(one) is not None and other in row]
+    if not found:
+        return []
+    prompt, response = found[0]
     if isinstance(prompt, list) and isinstance(response, list):
         return [*prompt, *response]
     if isinstance(prompt, str) and "instruction" in row and isinstance(more := row.get("input"), str) and more:
@@ -167,14 +170,13 @@ def _of_pair(row: Mapping[str, Any]) -> list[Any]:
 def _message(number: int, turn: Any) -> dict[str, Any]:
     if not isinstance(turn, Mapping):
         raise ValueError(f"message {number} is not an object but {type(turn).__name__}")
-    name = turn.get("role", turn.get("from"))
+    name = _first_of(turn, "role", "from")
     if name is None:
         raise ValueError(f"message {number} has no role (`role` or `from`)")
     if not isinstance(name, str) or name.lower() not in ROLES:
         raise ValueError(f"message {number} has the role {name!r}, which is none of {', '.join(sorted(ROLES))}")
-    # Arrow and data sets fill in None where other rows have a key
     others = {key: value for key, value in turn.items() if key not in {"role", "from", "value"} and value is not None}
-    content = turn.get("content", turn.get("value"))
+    content = _first_of(turn, "content", "value")
     if content is None and (ROLES[name.lower()] != ASSISTANT or not others):
         content = ""
     if content is not None and not isinstance(content, str | list):
@@ -182,10 +184,15 @@ def _message(number: int, turn: Any) -> dict[str, Any]:
     return {**others, "role": ROLES[name.lower()], "content": content}
 
 
+def _first_of(turn: Mapping[str, Any], *keys: str) -> Any:
+    """The first value that is there: Arrow fills in None where other rows have a key."""
+    return next((turn[key] for key in keys if turn.get(key) is not None), None)
+
+
 def _says_something(message: Mapping[str, Any]) -> bool:
     content = message["content"]
     if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+        content = "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
     return bool((content or "").strip()) or bool(message.get("tool_calls"))
 
 

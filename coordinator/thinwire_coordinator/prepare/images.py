@@ -223,13 +223,23 @@ def _image(file: SourceFile, size: int, library: Any) -> tuple[bytes, bytes] | s
         return IS_LFS_POINTER
     try:
         with library.Image.open(io.BytesIO(content)) as image:
-            upright = library.ImageOps.exif_transpose(image).convert("RGB")
+            upright = library.ImageOps.exif_transpose(_in_eight_bits(image, library)).convert("RGB")
             square = library.ImageOps.fit(upright, (size, size), library.Image.Resampling.BICUBIC)
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - Pillow raises any, such as NotImplementedError; --bad-max bounds them
         return f"{unreadable}: {ADDRESS.sub('', str(error)) or type(error).__name__}"
     return hashlib.sha256(content).digest(), square.tobytes()
+
+
+def _in_eight_bits(image: Any, library: Any) -> Any:
+    """The image with at most 8 bits a channel: Pillow would cut off all larger values. Raises ValueError if nobody says
+    which of them is white."""
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):  # older versions of Pillow
+        return library.Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError("it has 32 bits a pixel, and does not say which value is white; convert it to 8 or 16")
+    return image
 
 
 def _library() -> Any:

@@ -135,7 +135,10 @@ def _name_of(url: str) -> str:
     elif _is_local(url) and "*" not in url:
         address = Path(url).resolve().as_posix()
     parts = [part for part in PurePosixPath(address).parts if "*" not in part]
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", parts[-1].partition(".")[0] if parts else "").strip("-.")
+    last = parts[-1] if parts else ""
+    if not (_is_local(url) and Path(address).is_dir()):
+        last = last.partition(".")[0]
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", last).strip("-.")
     return name[:64] or "data"
 
 

@@ -48,6 +48,11 @@ class RunSpec(Section):
 
     @model_validator(mode="after")
     def _relations(self) -> RunSpec:
+        takes, gives = self.model.TAKES, self.data.GIVES
+        if takes and gives and takes != gives:
+            raise ValueError(
+                f'data.kind must be of {takes} for model.kind = "{self.model.kind}"; "{self.data.kind}" is of {gives}'
+            )
         self.rule.check(self.demo, self.schedule)
         self.data.check(self.model)
         self.exchange.check(self.demo, self.round, self.rule)

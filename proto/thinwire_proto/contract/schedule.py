@@ -79,9 +79,14 @@ class ScheduleSpec(Section):
         if found.steps <= step:
             raise ValueError(f"schedule.steps must be above {step}, where the run is; it is {found.steps}")
         if found.warmup_end >= found.steps:
+            mend = (
+                "fewer of them, or a larger schedule.steps"
+                if "warmup_steps" in changes
+                else "schedule.warmup_steps too"
+            )
             raise ValueError(
                 f"the warm-up must end before the run; from step {found.begin}, {found.warmup_steps} steps lead to "
-                f"step {found.warmup_end} of {found.steps}; give schedule.warmup_steps too"
+                f"step {found.warmup_end} of {found.steps}; give {mend}"
             )
         return found
 

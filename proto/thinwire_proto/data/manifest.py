@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from thinwire_proto.blobs import Blob
+from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract.data.prepared import File, Shard, SourceName
 from thinwire_proto.contract.sections import Section, canonical_json
 from thinwire_proto.errors import PayloadError
@@ -116,4 +117,6 @@ def read_manifest(kind: type[AnyManifest], data: bytes, expected_hash: str = "")
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
-        raise PayloadError(f"the manifest cannot be read: {error.errors()[0]['msg']}") from None
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise PayloadError(clean_text(f"the manifest cannot be read: {where}: {first['msg']}")) from None

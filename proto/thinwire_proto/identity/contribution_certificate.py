@@ -82,7 +82,8 @@ def read_certificate(text: str | bytes) -> ContributionCertificate:
         for name, size in _SIZES.items():
             if len(bytes.fromhex(getattr(found, name))) != size:
                 raise ValueError(f"its field {name} does not have {size} bytes")
-        if not all(0 <= number < NUMBER_MAX for number in (found.counted, found.tokens, found.run_tokens, found.rows)):
+        numbers = (found.at, found.counted, found.tokens, found.run_tokens, found.rows)
+        if not all(0 <= number < NUMBER_MAX for number in numbers):
             raise ValueError("its numbers are out of bounds")
         datetime.fromtimestamp(found.at, timezone.utc)
         return found

@@ -10,6 +10,8 @@ import torch
 
 from support.sealed_run import make_run
 from support.small import MODEL
+from support.token_folder import write_tokens
+from thinwire_coordinator.hall.ledger import creation
 from thinwire_coordinator.hall.ledger.bodies import Bodies
 from thinwire_coordinator.hall.ledger.creation import create_state
 from thinwire_coordinator.hall.ledger.state_directory import check_run, open_state
@@ -54,7 +56,10 @@ def test_either_bodies_or_a_later_snapshot_show_that_the_ledger_is_lost(folder: 
     ("document", "said"),
     [
         ({"data": {"kind": "tokens", "folder": "data"}}, "data.kind: corpus here, tokens there"),
-        ({"data": {"kind": "images", "folder": "data"}}, "data.kind: corpus here, images there"),
+        (
+            {"model": {"kind": "timm"}, "data": {"kind": "images", "folder": "data"}},
+            "data.kind: corpus here, images there",
+        ),
         ({"model": {"kind": "hf", "config": {"model_type": "llama"}}}, "model.kind: decoder here, hf there"),
         ({"model": MODEL | {"context": 1 << 17}}, f"model.context: {MODEL['context']} here, {1 << 17} there"),
         ({"data": {"kind": "tokens", "folder": "data"}, "demo": {"k": 4}}, "demo.k: 96 here, 4 there"),
@@ -71,6 +76,19 @@ def test_a_run_file_that_makes_no_contract_of_this_run_is_refused_by_its_differe
     finally:
         state.close()
     assert said in str(raised.value)
+
+
+def test_what_its_data_or_size_forbid_is_said_before_a_run_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tokens(tmp_path / "data", {"wiki": [400]}, {"wiki": [100]})
+    data = {"kind": "tokens", "folder": str(tmp_path / "data")}
+    with pytest.raises(ConfigError, match=r"model\.vocabulary must be at least"):
+        create_state(tmp_path / "state", RunSpec.model_validate({"model": MODEL | {"vocabulary": 2}, "data": data}))
+    monkeypatch.setattr(creation, "CONTRACT_BYTES_MAX", 500)
+    with pytest.raises(ConfigError, match=r"whose names and shapes take .* a contract has at most 500"):
+        create_state(tmp_path / "state", RunSpec.model_validate({"model": MODEL}))
+    assert not (tmp_path / "state" / "contract.json").exists()
 
 
 def test_the_contract_says_what_the_first_parameters_were_drawn_with(tmp_path: Path) -> None:

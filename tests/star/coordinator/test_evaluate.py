@@ -16,7 +16,7 @@ import pytest
 from support.coordinator_command import Command
 from support.sealed_run import make_run
 from support.small import small_corpus
-from thinwire_coordinator.cli.evaluate import TaskFigure, figures_of
+from thinwire_coordinator.cli.evaluate import TaskFigure, figures_of, read_text
 from thinwire_coordinator.export.export import export
 from thinwire_coordinator.hall.ledger.results import FILE, read_results
 
@@ -86,6 +86,11 @@ def test_what_cannot_be_evaluated_is_said(
     command: Command,
 ) -> None:
     assert says in command.refused("evaluate", "--state-dir", run, *more)
+
+
+def test_a_text_is_the_one_that_prepare_makes_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes("\ufeffone\r\ntwo\r\n".encode())
+    assert read_text(tmp_path / "text") == "one\r\ntwo\r\n"
 
 
 def test_what_was_found_is_kept_without_the_folder_of_a_text(tmp_path: Path, command: Command) -> None:

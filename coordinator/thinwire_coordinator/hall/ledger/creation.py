@@ -8,14 +8,15 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from pydantic import ValidationError
 from torch import Tensor
 
 from thinwire_common.files import rename_synced, replace_synced, sync_folder
 from thinwire_coordinator.hall.ledger.bodies import Bodies, location_of
 from thinwire_coordinator.hall.ledger.state_directory import DATA_FILE, GoOn, always
 from thinwire_proto.blobs import Blob, BlobFolder
-from thinwire_proto.contract import Contract, RunSpec
-from thinwire_proto.contract.contract import Lineage
+from thinwire_proto.contract import CONTRACT_BYTES_MAX, Contract, RunSpec
+from thinwire_proto.contract.contract import Lineage, plain
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.task import Task, complete_model, data_kind_of, task_of
@@ -59,7 +60,15 @@ def create_state(
     made = kind.make(run, go_on)
     sections = {name: getattr(run, name) for name in RunSpec.model_fields} | {"data": made.spec}
     seed = int.from_bytes(os.urandom(SEED_BYTES), "big") if loaded is None else None
-    contract = Contract(**sections, parameters=task.manifest(), first_seed=seed)
+    try:
+        contract = Contract(**sections, parameters=task.manifest(), first_seed=seed)
+    except ValidationError as error:
+        raise ConfigError(plain(error)) from None
+    if (size := len(contract.written)) > CONTRACT_BYTES_MAX:
+        raise ConfigError(
+            f"the model has {len(contract.parameters):,} tensors, whose names and shapes take {size:,} bytes; a "
+            f"contract has at most {CONTRACT_BYTES_MAX:,}"
+        )
     if made.file:
         replace_synced(folder / DATA_FILE, made.file)
     blobs = keep_blobs(folder / "blobs", {**model_blobs, **made.blobs}, go_on)

@@ -56,7 +56,9 @@ def rows_of(batch: Any, reading: Reading) -> list[dict[str, Any]]:
 
 
 def check_column(name: str, columns: Sequence[str], reading: Reading) -> None:
-    """Raises ConfigError if the column with the text is missing."""
+    """Raises ConfigError if the column with the text is missing, or is there twice."""
+    if twice := [key for key in reading.keys(columns) if list(columns).count(key) > 1]:
+        raise ConfigError(f"{name}: has more than one column {twice[0]!r}; leave one, or name another with --text-key")
     if not reading.has_document(columns):
         raise ConfigError(
             f"{name}: has no column {reading.text_key!r}, and none of a conversation, but {', '.join(columns)}; "

@@ -84,7 +84,9 @@ class Reading:
                 "a source has conversations, and there is no chat template to write them with: give the base's own "
                 "with --tokenizer FOLDER, or one with --chat-template FILE; text from another key: --text-key"
             )
-        return self.render(found)
+        rendered = self.render(found)
+        _check_text("its conversation", rendered.whole)
+        return rendered
 
     def text_of(self, value: object) -> str | None:
         """The value of `text_key` as the text of a document; None if it is a null, which is counted. Raises ValueError,
@@ -94,10 +96,15 @@ class Reading:
             return None
         if not isinstance(value, str):
             raise ValueError(f"{self.text_key!r} is not text but {type(value).__name__}")
-        try:
-            size = len(value.encode())
-        except UnicodeEncodeError:
-            raise ValueError(f"{self.text_key!r} has half a character (a lone surrogate)") from None
-        if size > DOCUMENT_BYTES_MAX:
-            raise ValueError(f"{self.text_key!r} is longer than {DOCUMENT_BYTES_MAX:,} bytes")
+        _check_text(repr(self.text_key), value)
         return value
+
+
+def _check_text(name: str, text: str) -> None:
+    """Raise ValueError if a text cannot be a document."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} has half a character (a lone surrogate)") from None
+    if size > DOCUMENT_BYTES_MAX:
+        raise ValueError(f"{name} is longer than {DOCUMENT_BYTES_MAX:,} bytes")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from thinwire_proto.contract.models import ModelSpec
@@ -10,6 +12,9 @@ from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 class DataSpec(KindSpec):
     """The training data and the order of its samples."""
+
+    GIVES: ClassVar[str] = ""
+    """What its samples are, as in `ModelSpec.TAKES`."""
 
     seed: int = Field(1, ge=0, lt=1 << 63)
     """seed of the order of samples"""

@@ -16,6 +16,7 @@ class CorpusSpec(DataSpec):
     machine."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ("corpus_hash", "corpus_bytes", "train_bytes")
+    GIVES: ClassVar[str] = "tokens"
 
     kind: Literal["corpus"] = "corpus"
     corpus_hash: str = Field("", pattern="^([0-9a-f]{64})?$")

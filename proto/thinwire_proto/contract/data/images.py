@@ -18,6 +18,7 @@ class ImagesSpec(PreparedSpec):
     the coordinator, and only the shards that its leases need."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ("manifest_hash", "manifest_bytes", "classes", "image_size")
+    GIVES: ClassVar[str] = "images"
 
     kind: Literal["images"] = "images"
     classes: int = Field(0, ge=0, le=1 << 20)

@@ -16,6 +16,8 @@ ADDED_SETS_MAX = 8
 ADDED_SET_BYTES_MAX = 4 << 20
 """Bytes of one, which a standby gets together with the row that adds it."""
 
+WEIGHTS_RATIO_MAX = 1_000_000_000
+
 
 @DATA.register
 class TokensSpec(PreparedSpec):
@@ -23,6 +25,7 @@ class TokensSpec(PreparedSpec):
     only the shards that its leases need."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ("manifest_hash", "manifest_bytes", "vocabulary", "held_out")
+    GIVES: ClassVar[str] = "tokens"
 
     kind: Literal["tokens"] = "tokens"
     weights: dict[str, float] = Field(default_factory=dict, json_schema_extra=AMENDABLE)
@@ -55,6 +58,8 @@ class TokensSpec(PreparedSpec):
                     f"{name}: the weight of a source must be above 0; it is {weight}. To train on none of a source, "
                     "leave it out of data.weights: its held-out documents are still measured"
                 )
+        if weights and max(weights.values()) > WEIGHTS_RATIO_MAX * min(weights.values()):
+            raise ValueError(f"the largest weight must be at most {WEIGHTS_RATIO_MAX:,} times the smallest")
         return weights
 
     def check_complete(self, model: ModelSpec) -> None:

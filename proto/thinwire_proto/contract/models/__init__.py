@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 
 class ModelSpec(KindSpec):
     """The spec of a model. Both ends build the same tensors from it alone."""
+
+    TAKES: ClassVar[str] = ""
+    """What it is trained on: "tokens", "images", or empty if it does not say, as a kind of another package need not."""
 
     vocabulary: int
     """Number of different tokens."""

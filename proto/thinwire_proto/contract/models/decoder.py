@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,8 @@ from thinwire_proto.contract.sections import unit
 @MODELS.register
 class DecoderSpec(ModelSpec):
     """A decoder-only transformer with RMSNorm, rotary positions and SwiGLU; made for text as bytes."""
+
+    TAKES: ClassVar[str] = "tokens"
 
     kind: Literal["decoder"] = "decoder"
     vocabulary: int = Field(256, ge=2, le=1 << 20, json_schema_extra=unit("tokens"))

@@ -17,6 +17,7 @@ class HuggingFaceSpec(ModelSpec):
     """Any causal language model that transformers builds from a config, without code of the model's own."""
 
     LOCAL: ClassVar[tuple[str, ...]] = ("folder", "weights")
+    TAKES: ClassVar[str] = "tokens"
 
     kind: Literal["hf"] = "hf"
     folder: str = ""

@@ -15,6 +15,7 @@ class LlamaSpec(ModelSpec):
     """A transformer in Llama's layout: what the run exports opens as transformers' `LlamaForCausalLM`."""
 
     LOCAL: ClassVar[tuple[str, ...]] = ("weights",)
+    TAKES: ClassVar[str] = "tokens"
 
     kind: Literal["llama"] = "llama"
     weights: str = ""

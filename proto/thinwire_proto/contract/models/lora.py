@@ -32,6 +32,7 @@ class LoraSpec(ModelSpec):
 
     DERIVED: ClassVar[tuple[str, ...]] = ("config", "files", "vocabulary")
     LOCAL: ClassVar[tuple[str, ...]] = ("base", "weights")
+    TAKES: ClassVar[str] = "tokens"
 
     kind: Literal["lora"] = "lora"
     base: str = ""

@@ -60,6 +60,7 @@ class TimmSpec(ModelSpec):
 
     DERIVED: ClassVar[tuple[str, ...]] = ("vocabulary", "context")
     LOCAL: ClassVar[tuple[str, ...]] = ("weights",)
+    TAKES: ClassVar[str] = "images"
 
     kind: Literal["timm"] = "timm"
     weights: str = ""
