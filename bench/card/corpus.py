@@ -1,7 +1,7 @@
 """The text of the card's runs: text files of a Python installation, packed into one file that travels to the card.
 
 A packed file is one zstd stream: a line of JSON, a tokenizer, the training text, and the held-out text. Files are
-deduplicated by their hash, and held out whole, so no text is in both parts.
+deduplicated by their hash, and whole packages are held out: files of one package repeat each other's lines.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import hashlib
 import json
 import os
 import sysconfig
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import zstandard
 
-from bench.convergence.text import Text, text_files
+from bench.convergence.text import Text, number_of, text_files
 
 BYTES_MAX = 200_000_000
 """The size of the training text: about 20 bytes for each parameter of `byte-10m`. Packed, they are 30 MB."""
@@ -70,10 +72,11 @@ def pack(
 ) -> str:
     """Pack the text files of `folders`, and return a sentence about them."""
     files = text_files(folders)
+    apart = _held_out_packages(files, bytes_max)
     train, held_out, size = [], [], 0
-    for number, path in enumerate(files):
+    for path, package in files.items():
         content = path.read_bytes().replace(SEPARATOR, b"")
-        if number % HELD_OUT_ONE_IN == 0:
+        if package in apart:
             held_out.append(content)
         elif size + len(content) <= bytes_max:
             train.append(content)
@@ -90,6 +93,19 @@ def pack(
     whole = json.dumps(head).encode() + b"\n" + tokenizer + b"".join(texts)
     into.write_bytes(zstandard.ZstdCompressor(compression_params=parameters).compress(whole))
     return f"{len(train):,} files, {len(texts[0]):,} bytes, packed into {into.stat().st_size:,}; hash {head['hash']}"
+
+
+def _held_out_packages(files: Mapping[Path, str], bytes_max: int) -> set[str]:
+    """Packages with about one of HELD_OUT_ONE_IN bytes, in an order that depends on their names."""
+    sizes: Counter[str] = Counter()
+    for path, package in files.items():
+        sizes[package] += path.stat().st_size
+    most = min(bytes_max, sizes.total()) / HELD_OUT_ONE_IN
+    found: set[str] = set()
+    for package in sorted(sizes, key=number_of):
+        if sum(map(sizes.__getitem__, found)) + sizes[package] <= most:
+            found.add(package)
+    return found or {min(sizes, key=lambda package: sizes[package])}
 
 
 def read(path: Path) -> Packed:

@@ -17,6 +17,7 @@ Tokens = npt.NDArray[np.unsignedinteger[Any]]
 
 ENDINGS = frozenset({".py", ".pyi", ".md", ".rst", ".txt", ".h", ".hpp", ".c", ".cpp", ".cuh", ".html", ".js"})
 FILE_BYTES = range(1 << 10, 1 << 20)
+INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,20 @@ def stdlib() -> Text:
     return Text(corpus.train, corpus.held_out, corpus.hash)
 
 
-def text_files(folders: tuple[Path, ...]) -> list[Path]:
-    """Files with different contents, in an order that depends only on their names and mixes the folders."""
-    found: dict[bytes, Path] = {}
+def text_files(folders: tuple[Path, ...]) -> dict[Path, str]:
+    """Files with different contents, and the package of each: what it is in directly below its folder. Their order
+    depends only on their names and mixes the folders. Installed packages within a folder are left out, since they are a
+    folder of their own."""
+    found: dict[bytes, tuple[Path, str]] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*")):
-            if path.suffix in ENDINGS and path.is_file() and path.stat().st_size in FILE_BYTES:
-                found.setdefault(hashlib.sha256(path.read_bytes()).digest(), path)
-    return sorted(found.values(), key=_number)
+            parts = path.relative_to(folder).parts
+            is_text = path.suffix in ENDINGS and path.is_file() and path.stat().st_size in FILE_BYTES
+            if is_text and INSTALLED.isdisjoint(parts):
+                found.setdefault(hashlib.sha256(path.read_bytes()).digest(), (path, parts[0]))
+    return dict(sorted(found.values(), key=lambda one: number_of(one[0])))
 
 
-def _number(path: Path) -> int:
-    return int.from_bytes(hashlib.sha256(str(path).encode()).digest()[:8], "big")
+def number_of(name: object) -> int:
+    """A number that depends only on the name, for an order that mixes what has similar names."""
+    return int.from_bytes(hashlib.sha256(str(name).encode()).digest()[:8], "big")

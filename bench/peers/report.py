@@ -83,15 +83,11 @@ def _paragraph(text: str) -> str:
 
 
 def _common(measured: Sequence[tuple[System, Outcome]]) -> tuple[float, int]:
-    """The seconds of the shortest window, and the tokens that DDP's curve reaches: with those of the slowest system,
-    nobody would have learned anything. Without DDP, the tokens that all reach."""
-    ends = {system.name: outcome.curve[-1][1] for system, outcome in measured}
-    return min(outcome.seconds for _, outcome in measured), ends.get(YARDSTICK, min(ends.values()))
-
-
-def _loss_after(outcome: Outcome, seconds: float) -> float | None:
-    """The loss after so many seconds of the window; of the last parameters that were saved, if none came later."""
-    return outcome.curve[-1][2] if seconds > outcome.curve[-1][0] else at_x(outcome.curve, seconds, 0)
+    """The seconds that all curves reach, and the tokens that DDP's reaches: with those of the slowest system, nobody
+    would have learned anything. Without DDP, the tokens that all reach."""
+    ends = {system.name: outcome.curve[-1] for system, outcome in measured}
+    tokens = ends[YARDSTICK][1] if YARDSTICK in ends else min(end[1] for end in ends.values())
+    return min(end[0] for end in ends.values()), tokens
 
 
 def _training(measured: Sequence[tuple[System, Outcome]], seconds: float, tokens: int) -> str:
@@ -105,7 +101,7 @@ def _training(measured: Sequence[tuple[System, Outcome]], seconds: float, tokens
             [
                 system.name,
                 f"{outcome.tokens_s:,.0f}",
-                _number(_loss_after(outcome, seconds)),
+                _number(at_x(outcome.curve, seconds, 0)),
                 _number(at_x(outcome.curve, tokens, 1)),
                 f"{up:,.1f} B",
                 f"{down:,.1f} B",
@@ -169,7 +165,7 @@ def _better(measured: Sequence[tuple[System, Outcome]], seconds: float, tokens: 
         return f"{OURS} itself is not among the results.\n"
     measures: list[tuple[str, Callable[[System, Outcome], float | None]]] = [
         ("tokens a second", lambda _, outcome: -outcome.tokens_s),
-        (f"loss after {seconds:.0f} s", lambda _, outcome: _loss_after(outcome, seconds)),
+        (f"loss after {seconds:.0f} s", lambda _, outcome: at_x(outcome.curve, seconds, 0)),
         (f"loss at {tokens:,} tokens", lambda _, outcome: at_x(outcome.curve, tokens, 1)),
         ("bytes sent a token", lambda _, outcome: outcome.bytes_a_token()[0]),
         ("bytes received a token", lambda _, outcome: outcome.bytes_a_token()[1]),

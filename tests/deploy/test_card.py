@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from pathlib import Path
 
@@ -45,6 +46,25 @@ def test_each_arm_learns(arm: str) -> None:
     assert all(torch.isfinite(tensor).all() for tensor in problem.parameters.values())
     assert 0 < method.bits <= 32
     assert method.up > 0
+
+
+def test_held_out_packages_are_not_trained_on(tmp_path: Path) -> None:
+    """Nor are packages that a folder of another one holds."""
+    for number in range(40):
+        for name in ("a", "b"):
+            file = tmp_path / "in" / f"package{number}" / f"{name}.py"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"# {name} of {number}.\n" * 200)
+    installed = tmp_path / "in" / "site-packages" / "other" / "c.py"
+    installed.parent.mkdir(parents=True)
+    installed.write_text("# nowhere\n" * 200)
+    pack(tmp_path / "text", (tmp_path / "in",), bytes_max=1 << 20, vocabulary=300)
+    packed = read(tmp_path / "text")
+    held_out, train = (set(re.findall(rb"of (\d+)", part)) for part in (packed.held_out, packed.train))
+    assert held_out
+    assert not held_out & train
+    assert len(held_out | train) == 40
+    assert b"nowhere" not in packed.train + packed.held_out
 
 
 def test_results_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

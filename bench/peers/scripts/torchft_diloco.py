@@ -21,8 +21,10 @@ def main() -> None:
     node = Trainee()
     inner = node.adamw()
     schedule = node.warmup(inner)
-    layers = list(node.loss.decoder.children())
-    fragments = [nn.ModuleList(layers[:1]), nn.ModuleList(layers[1:])]
+    embedding, blocks, norm, _ = node.loss.decoder.children()  # the head has the embedding's parameter
+    assert isinstance(blocks, nn.ModuleList)
+    half = len(blocks) // 2
+    fragments = [nn.ModuleList([embedding, *blocks[:half]]), nn.ModuleList([*blocks[half:], norm])]
     outer = [torch.optim.SGD(part.parameters(), lr=0.7, momentum=0.9, nesterov=True) for part in fragments]
 
     def state() -> dict[str, Any]:
