@@ -21,6 +21,7 @@ import argparse
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from thinwire import DeMo
 
@@ -44,6 +45,22 @@ class LocalGradients(DDPStrategy):
     def training_step(self, *arguments: Any, **named: Any) -> Any:
         with self.block_backward_sync():
             return super().training_step(*arguments, **named)
+
+
+class EndlessOrder(Sampler[int]):
+    """The samples of a rank, pass after pass, each in an order of its own; the ranks take turns. first: how many
+    samples this rank had before."""
+
+    def __init__(self, count: int, first: int, ranks: int, rank: int) -> None:
+        self._count, self._ranks, self._next = count, ranks, first * ranks + rank
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            number, start = divmod(self._next, self._count)
+            order = torch.randperm(self._count, generator=torch.Generator().manual_seed(1 + number)).tolist()
+            for place in range(start, self._count, self._ranks):
+                self._next += self._ranks
+                yield order[place]
 
 
 class ByteModel(LightningModule):
@@ -66,12 +83,10 @@ class ByteModel(LightningModule):
         return cross_entropy(self.head(hidden).flatten(0, 1), tokens[:, 1:].flatten())
 
     def train_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
-        """All samples in an order of their own, from the step that a checkpoint has reached. Lightning does not go on
-        inside of an epoch by itself, and warns of it."""
-        order = torch.randperm(len(self.samples), generator=torch.Generator().manual_seed(1)).tolist()
-        ranks = self.trainer.world_size
-        left = Subset(self.samples, order[self.global_step * BATCH * ranks :])
-        return DataLoader(left, BATCH, sampler=DistributedSampler(left, ranks, self.global_rank, shuffle=False))
+        """Lightning does not go on inside of an epoch by itself, so the order begins at the step that a checkpoint has
+        reached."""
+        order = EndlessOrder(len(self.samples), self.global_step * BATCH, self.trainer.world_size, self.global_rank)
+        return DataLoader(self.samples, BATCH, sampler=order)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["optimizers"] = [None] * self.trainer.world_size
@@ -106,6 +121,7 @@ def main() -> None:
         callbacks=[ModelCheckpoint(given.out, every_n_train_steps=given.save_every, save_last=True)],
         enable_progress_bar=False,
         enable_model_summary=False,
+        use_distributed_sampler=False,  # the order divides the samples itself
     )
     trainer.fit(model, ckpt_path="last" if given.resume else None)
     print(f"rank {trainer.global_rank}: fingerprint {model.demo.fingerprint():016x}", flush=True)

@@ -6,7 +6,8 @@ import json
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,22 @@ def test_a_resumed_run_ends_as_the_uninterrupted_one(printed_by: dict[str, list[
     whole, begun, resumed = (set(FINGERPRINT.findall("".join(printed_by[run]))) for run in runs)
     assert resumed == whole != begun
     assert [int(step) for step, _, _ in LOSS.findall(printed_by[name + RESUMED][0])] == [4, 5, 6]
+
+
+def test_the_samples_of_lightnings_ranks_go_on_after_a_pass() -> None:
+    spec = spec_from_file_location("lightning_demo", EXAMPLES / "lightning_demo.py")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(module := module_from_spec(spec))
+
+    def taken(first: int, count: int) -> list[list[int]]:
+        return [list(islice(module.EndlessOrder(10, first, 2, rank), count)) for rank in range(2)]
+
+    whole = taken(0, 15)
+    passes = [sorted(whole[0][start : start + 5] + whole[1][start : start + 5]) for start in (0, 5, 10)]
+    assert passes == [list(range(10))] * 3
+    assert whole[0][:5] != whole[0][5:10]
+    assert taken(7, 8) == [one[7:] for one in whole]
 
 
 def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch) -> None:

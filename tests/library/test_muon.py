@@ -150,7 +150,7 @@ def test_what_it_cannot_train_is_refused() -> None:
     too_small: list[dict[str, Any]] = [{"lr": -1.0}, {"eps": 0.0}, {"adamw_rate": -0.1}, {"weight_decay": math.nan}]
     for wrong in too_small:
         with pytest.raises(ConfigError, match="must be 0 or more"):
-            Muon([matrix], **wrong)
+            Muon([{"params": [matrix], **wrong}])
     too_large: list[dict[str, Any]] = [{"momentum": 1.0}, {"betas": (0.9, 1.0)}]
     for wrong in too_large:
         with pytest.raises(ConfigError, match=r"must be in \[0, 1\)"):

@@ -197,6 +197,12 @@ def test_moments_that_a_small_card_has_no_room_for_are_told() -> None:
         assert document_of(found)["run"]["moments_on_host"] is is_said
 
 
+@pytest.mark.parametrize("several", ["cpu*2", "all", "cuda:0,cuda:1"])
+def test_it_examines_one_device(several: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be one device; of several, each is examined by itself"):
+        options_of("--state-dir", str(tmp_path), "--device", several)
+
+
 def test_a_device_that_is_missing_is_an_error_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--device cuda:77: cannot be used"):
         diagnose(options_of("--state-dir", str(tmp_path), "--device", "cuda:77"))

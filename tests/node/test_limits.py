@@ -14,7 +14,7 @@ from thinwire_node.cli import owner
 from thinwire_node.limits import limits
 from thinwire_node.limits.keeper import LimitsKeeper, LimitsSource
 from thinwire_node.limits.limits import Limits, LimitsFile, check
-from thinwire_node.limits.quantities import read_hours, read_until
+from thinwire_node.limits.quantities import read_hours, read_rate, read_until
 from thinwire_node.limits.resting import Orders, OrdersFile, Surroundings, rest
 from thinwire_proto.errors import ConfigError, UsageError
 
@@ -56,6 +56,7 @@ WRONG = [
     ("monthly_reset_day", "31", "monthly-reset-day: input should be less than or equal to 28, not '31'"),
     ("hours", "22", "hours: '22' is not hours such as 22-07"),
     ("hours", "25-07", "hours: 25:00 is no time of day"),
+    ("hours", "24-0", "hours: '24-0' begins when it ends; for the whole day, write 0-24"),
     ("hours", "22-22", "hours: '22-22' begins when it ends; for the whole day, write 0-24"),
     ("hours", "som 22-07", "hours: 'som' is no day: write mon, tue, wed, thu, fri, sat, sun"),
     ("hours", ",".join(["22-07"] * 15), "hours: at most 14 windows, and not 15"),
@@ -69,6 +70,21 @@ WRONG = [
     ("on_metered", "stop", "on-metered: input should be 'run' or 'pause', not 'stop'"),
     ("max_uplod", "1MB/s", "'max-uplod' is no limit; the limits are max-upload, max-download, "),
 ]
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_s"),
+    [
+        ("10Mbit/s", 1.25e6),
+        ("10 Mbps", 1.25e6),
+        ("10mb/s", 1.25e6),
+        ("10MB/s", 1e7),
+        ("10MBps", 1e7),
+        ("80KBIT/S", 1e4),
+    ],
+)
+def test_a_small_b_is_a_bit(text: str, bytes_s: float) -> None:
+    assert read_rate(text) == bytes_s
 
 
 def test_every_limit_has_a_good_and_a_bad_value() -> None:

@@ -243,7 +243,8 @@ class DeMo(Optimizer):
                 index = next(n for n, parameter in enumerate(options["params"]) if id(parameter) in changed)
                 raise ConfigError(
                     f"requires_grad of parameter {index} of param group {number} has changed since the first step; "
-                    "use add_param_group for parameters that are trained later, or create a new optimizer"
+                    "give DeMo only the parameters that require a gradient, and use add_param_group for those that are "
+                    "trained later; a new optimizer begins without momentum"
                 )
             begun = self._groups.get(number)
             if begun is None:

@@ -46,14 +46,18 @@ class AccumAdam(WholeParameterOptimizer):
         weight_decay: float = 0.0,
         accum_iter: int = 4,
     ) -> None:
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "accum_iter": accum_iter}
+        super().__init__(params, defaults)
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        accum_iter, betas = group["accum_iter"], group["betas"]
+        lr, eps, weight_decay = group["lr"], group["eps"], group["weight_decay"]
         if not (isinstance(accum_iter, int) and accum_iter >= 1):
             raise ConfigError(f"accum_iter must be a whole number, 1 or more; it is {accum_iter!r}")
         if not all(0 <= beta < 1 for beta in betas):
             raise ConfigError(f"betas must be 0 or more, and less than 1; they are {betas}")
         if not (lr >= 0 and eps >= 0 and weight_decay >= 0):
             raise ConfigError(f"lr, eps and weight_decay must be 0 or more; they are {lr}, {eps} and {weight_decay}")
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "accum_iter": accum_iter}
-        super().__init__(params, defaults)
 
     def _state_of(self, parameter: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]

@@ -85,14 +85,14 @@ class Muon(WholeParameterOptimizer):
         is_matrices: bool = True,
     ) -> None:
         numbers = {"lr": lr, "weight_decay": weight_decay, "adamw_rate": adamw_rate}
-        if not (eps > 0 and all(number >= 0 for number in numbers.values())):
-            raise ConfigError(f"{', '.join(numbers)} must be 0 or more, and eps above 0")
-        if not all(0 <= decay < 1 for decay in (momentum, *betas)):
-            raise ConfigError("momentum and both betas must be in [0, 1)")
         more = {"momentum": momentum, "betas": betas, "eps": eps, "is_matrices": is_matrices}
         super().__init__(params, numbers | more)
 
     def _check_group(self, group: ParamGroup) -> None:
+        if not (group["eps"] > 0 and all(group[name] >= 0 for name in ("lr", "weight_decay", "adamw_rate"))):
+            raise ConfigError("lr, weight_decay and adamw_rate must be 0 or more, and eps above 0")
+        if not all(0 <= decay < 1 for decay in (group["momentum"], *group["betas"])):
+            raise ConfigError("momentum and both betas must be in [0, 1)")
         wrong = [tuple(one.shape) for one in group["params"] if group["is_matrices"] and one.dim() != 2]
         if wrong:
             raise ConfigError(

@@ -48,12 +48,15 @@ class NoiseCorrectedAdamW(WholeParameterOptimizer):
         *,
         nodes: int,
     ) -> None:
-        if not (lr >= 0 and eps > 0 and weight_decay >= 0 and all(0 <= beta < 1 for beta in betas)):
-            raise ConfigError("lr and weight_decay must be 0 or more, eps above 0, and both betas in [0, 1)")
-        if nodes < 1:
-            raise ConfigError(f"nodes must be at least 1; it is {nodes}")
         self._halves: list[dict[Tensor, Tensor]] = []
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "nodes": nodes})
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        is_in_range = group["lr"] >= 0 and group["eps"] > 0 and group["weight_decay"] >= 0
+        if not (is_in_range and all(0 <= beta < 1 for beta in group["betas"])):
+            raise ConfigError("lr and weight_decay must be 0 or more, eps above 0, and both betas in [0, 1)")
+        if group["nodes"] < 1:
+            raise ConfigError(f"nodes must be at least 1; it is {group['nodes']}")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a copy, or of one that was pickled: no half is kept."""

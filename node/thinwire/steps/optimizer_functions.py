@@ -6,6 +6,7 @@ here `inverted=True` asks for it.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, S
 from thinwire.steps.accum_adam import AccumAdam, AccumAdamW
 
 NamedTensors = list[tuple[str, Tensor]]
+SMALL = re.compile(r"(^|[._])(bn\d*|bias)($|[._])")
+"""A part of the names of biases and of what batch norms learn. Every name with `bn` in it, as in the published code,
+would be of a subnet too."""
 ADAM_DECAY = 1 / 32768
 ADAMW_DECAY = 0.1
 
@@ -61,8 +65,8 @@ def _make(
     **settings: Any,
 ) -> Optimizer:
     decay = decay_default if weight_decay is None else weight_decay
-    small = [tensor for name, tensor in params if "bn" in name or "bias" in name]
-    large = [tensor for name, tensor in params if not ("bn" in name or "bias" in name)]
+    small = [tensor for name, tensor in params if SMALL.search(name)]
+    large = [tensor for name, tensor in params if not SMALL.search(name)]
     groups = [
         {"params": large, "weight_decay": 0.0 if inverted else decay},
         {"params": small, "weight_decay": decay if inverted else 0.0},

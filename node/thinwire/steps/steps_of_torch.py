@@ -43,6 +43,16 @@ class WholeParameterOptimizer(Optimizer):
     def _check_group(self, group: dict[str, Any]) -> None:
         """Raise ConfigError if a group does not suit this optimizer."""
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As in torch. Raises ConfigError for the state of another optimizer."""
+        missing = sorted({name for group in state_dict["param_groups"] for name in self.defaults.keys() - group.keys()})
+        if missing:
+            raise ConfigError(
+                f"the state is of another optimizer: its groups have no {', '.join(missing)}, as those of "
+                f"{type(self).__name__} have"
+            )
+        super().load_state_dict(state_dict)
+
     @overload
     def step(self, closure: None = None) -> None: ...
 

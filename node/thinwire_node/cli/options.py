@@ -47,6 +47,12 @@ def _device(text: str) -> str:
     return text
 
 
+def _one_device(text: str) -> str:
+    if text == ALL_CARDS or devices_named(text) != [text]:
+        raise ValueError("must be one device; of several, each is examined by itself")
+    return text
+
+
 def devices_named(text: str) -> list[str]:
     """The devices of a list such as cuda:0,cuda:1 or cpu*2, each as often as it is named. Raises ValueError."""
     found: list[str] = []
@@ -106,7 +112,7 @@ class DoctorOptions(NodeStateOptions):
         shown="the one that this state directory has joined with, if any",
         has_variable=False,
     )
-    device: Annotated[str, AfterValidator(_device)] = option(
+    device: Annotated[str, AfterValidator(_one_device)] = option(
         "auto, cuda, cuda:N, xpu, xpu:N, mps or cpu", "auto", metavar="DEVICE", has_variable=False
     )
     threads: int | None = option("CPU threads", None, metavar="N", ge=1, has_variable=False)

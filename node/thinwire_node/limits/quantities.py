@@ -14,7 +14,7 @@ from functools import lru_cache
 from thinwire_common.local_time import next_time
 from thinwire_common.units import parse_seconds
 
-RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(k|m|g)?(bit|b)(?:/s|ps)?", re.IGNORECASE)
+RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg])?(bit|b)(?:/s|ps)?", re.IGNORECASE)
 PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 RATE_LEAST = 2000.0
 """Bytes per second. A slower line cannot carry the heartbeats and the TLS handshake in time."""
@@ -22,11 +22,11 @@ TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d\d)")
 
 
 def read_rate(text: str) -> float:
-    """Bytes per second of a rate such as 500kB/s or 10Mbit/s. Raises ValueError."""
+    """Bytes per second of a rate such as 500kB/s, 10Mbit/s or 10Mbps: a small b is a bit. Raises ValueError."""
     found = RATE.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not a rate with its unit, such as 500kB/s or 10Mbit/s")
-    rate = float(found[1]) * PREFIXES[(found[2] or "").lower()] / (8 if found[3].lower() == "bit" else 1)
+    rate = float(found[1]) * PREFIXES[(found[2] or "").lower()] / (1 if found[3] == "B" else 8)
     if rate < RATE_LEAST:
         raise ValueError(f"{text!r} is less than 2 kB/s, with which a node cannot take part")
     return rate
@@ -97,7 +97,7 @@ def _windows(entry: str) -> list[tuple[int, int]]:
         raise ValueError(f"{entry!r} is not hours such as {EXAMPLES}")
     first, last, *clock = found.groups()
     begin, end = _minutes(clock[0], clock[1]), _minutes(clock[2], clock[3])
-    if begin == end:
+    if begin == end or (begin, end) == (DAY_MINUTES, 0):
         raise ValueError(f"{entry!r} begins when it ends; for the whole day, write 0-24")
     length = end - begin if end > begin else end - begin + DAY_MINUTES
     return [(day * DAY_MINUTES + begin, day * DAY_MINUTES + begin + length) for day in _days(first, last)]

@@ -80,3 +80,13 @@ def test_a_loaded_state_goes_on_as_without_a_break() -> None:
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         AccumAdam([nn.Parameter(torch.ones(1))], **settings)
+    with pytest.raises(ConfigError, match=message):
+        AccumAdam([{"params": [nn.Parameter(torch.ones(1))], **settings}])
+
+
+def test_the_state_of_another_optimizer_is_refused() -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    with pytest.raises(
+        ConfigError, match="of another optimizer: its groups have no accum_iter, as those of AccumAdamW"
+    ):
+        AccumAdamW([parameter]).load_state_dict(torch.optim.AdamW([parameter]).state_dict())

@@ -132,11 +132,13 @@ def test_a_backward_pass_with_a_checkpoint_of_activations_steps_once(reentrant: 
     ],
 )
 def test_weights_are_decayed_and_biases_are_not(make: Any, kind: Any, decay: float) -> None:
-    named = [("layer.weight", nn.Parameter(torch.ones(2))), ("layer.bias", nn.Parameter(torch.ones(2)))]
+    names = ["subnet.weight", "layer.bias", "bn1.weight", "rnn.bias_hh_l0", "last_bn.weight"]
+    named = [(name, nn.Parameter(torch.ones(2))) for name in names]
     for inverted in (False, True):
         optimizer = make(named, lr=0.5, beta2=0.9, inverted=inverted)
         assert type(optimizer) is kind
         found = [group["weight_decay"] for group in optimizer.param_groups]
         assert found == ([0.0, decay] if inverted else [decay, 0.0])
         assert [group["params"][0] is named[at][1] for at, group in enumerate(optimizer.param_groups)] == [True, True]
+        assert [len(group["params"]) for group in optimizer.param_groups] == [1, 4]
         assert optimizer.param_groups[0]["betas"] == (0.9, 0.9)

@@ -109,6 +109,6 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(ConfigError, match="nodes"):
         NoiseCorrectedAdamW([parameter], nodes=0)
     with pytest.raises(ConfigError, match="lr"):
-        NoiseCorrectedAdamW([parameter], lr=-1.0, nodes=1)
+        NoiseCorrectedAdamW([{"params": [parameter], "lr": -1.0}], nodes=1)
     with pytest.raises(ConfigError, match="NoiseCorrectedAdamW takes no complex parameters"):
         NoiseCorrectedAdamW([torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))], nodes=1)

@@ -82,7 +82,7 @@ async function look() {
   try {
     show(await ask("api/node"));
   } catch (error) {
-    at("condition").textContent = error.message === "Failed to fetch" ? "the page has ended: thinwire-node page starts it again" : error.message;
+    at("condition").textContent = error instanceof TypeError ? "the page has ended: thinwire-node page starts it again" : error.message;
   }
   setTimeout(look, EVERY_MS);
 }
