@@ -80,6 +80,7 @@ class Coordinator:
         self._run: Run | None = None
         self._server: Server | None = None
         self._standing = Standing()
+        self._decided = 0
 
     @property
     def readiness(self) -> Readiness:
@@ -151,6 +152,7 @@ class Coordinator:
         key = open_identity(folder)  # now, so that invites can be made while a large run is created
         opening = partial(AccessStore, folder, needs_invite=not settings.tls.insecure)
         self._access = access = await self._start_worker.run(opening)
+        self._decided = access.bans.newest_decision  # before the trust in nodes is read: a pardon after it counts
         addresses = [settings.listen, settings.address, settings.http]
         self._transport = transport = await asyncio.to_thread(Transport, settings.tls, folder, key, addresses)
         self._monitoring.start(transport, secret)
@@ -209,7 +211,7 @@ class Coordinator:
         stopped = loop.create_task(stop.wait())
         upkeep = loop.create_task(self._run.upkeep())
         access = self._access
-        orders = loop.create_task(watch_orders(self._run, access, access.bans.newest_decision))
+        orders = loop.create_task(watch_orders(self._run, access, self._decided))
         rotation = loop.create_task(self._rotate())
         telling = loop.create_task(self._tell_the_one_before())
         try:

@@ -78,8 +78,8 @@ class Standby:
             stopped = asyncio.ensure_future(stop.wait())
             try:
                 await asyncio.wait((following, promoted, stopped), return_when=asyncio.FIRST_COMPLETED)
-                if following.done():
-                    following.result()
+                for ended in (one for one in (following, promoted) if one.done()):
+                    ended.result()
                 return promoted.done() and not stopped.done()
             finally:
                 for task in (following, promoted, stopped):
@@ -114,8 +114,9 @@ class Standby:
     async def _promoted(self) -> None:
         """Wait until `promote` has made this machine the coordinator."""
         while True:
-            if read_standing(self._settings.state_dir).promoted:
-                return
+            with contextlib.suppress(OSError):  # it is read again
+                if read_standing(self._settings.state_dir).promoted:
+                    return
             await asyncio.sleep(ORDERS_READ_S)
 
     async def _follow(self, followed: FollowedAddress, follower: Follower) -> None:

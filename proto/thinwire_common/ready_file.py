@@ -48,9 +48,9 @@ def read_ready(path: Path, pid: int | None = None) -> dict[str, Any] | None:
     left them."""
     try:
         fields: dict[str, Any] = json.loads(path.read_bytes())
-    except FileNotFoundError:
+        return fields if pid in (None, fields["pid"]) else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # or a crash of the machine has left it empty
         return None
-    return fields if pid in (None, fields["pid"]) else None
 
 
 def _temporary(path: Path) -> Path:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -180,3 +183,74 @@ def test_one_backup_at_a_time_and_the_next_removes_what_a_killed_one_has_left(ru
     assert (run / ".backup-killed").exists()
     back_up(run, str(tmp_path / "copy"))
     assert not list(run.glob(".backup-*"))
+
+
+def _shortened(run: Path, folder: Path, rows: int) -> Path:
+    """A copy of a run as a machine has it that was brought back from an older image."""
+    shutil.copytree(run, folder)
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as db, db:
+        for table in ("rows", "contributions"):
+            db.execute(f"DELETE FROM {table} WHERE step >= ?", (rows,))
+    return folder
+
+
+def test_a_ledger_that_lacks_rows_does_not_take_the_place_of_a_backup(run: Path, tmp_path: Path) -> None:
+    older = _shortened(run, tmp_path / "older", 2)
+    back_up(run, str(tmp_path / "copy"))
+    with pytest.raises(
+        ConfigError, match="up to step 3, and this ledger is at step 2; give another address, or `restore`"
+    ):
+        back_up(older, str(tmp_path / "copy"))
+    listed = json.loads((tmp_path / "copy" / LIST).read_text())
+    (tmp_path / "copy" / LIST).write_text(json.dumps(listed | {"head": "00" * 32}))  # as of a promoted standby
+    with pytest.raises(ConfigError, match="that differ; give another address"):
+        back_up(run, str(tmp_path / "copy"))
+    assert restore(str(tmp_path / "copy"), tmp_path / "back").step == 3
+
+
+def test_an_address_that_is_empty_or_in_the_run_itself_is_refused(run: Path) -> None:
+    with pytest.raises(ConfigError, match="the address is empty"):
+        back_up(run, "")
+    for inside in (run, run / "copy"):
+        with pytest.raises(ConfigError, match="a backup there is lost with it"):
+            back_up(run, str(inside))
+
+
+def test_a_restore_that_broke_off_goes_on_with_the_same_backup_alone(run: Path, tmp_path: Path) -> None:
+    other, back = tmp_path / "other", tmp_path / "back"
+    other.mkdir()
+    make_run(other, 3)
+    back_up(run, str(tmp_path / "copy"))
+    back_up(other, str(tmp_path / "others"))
+    restore(str(tmp_path / "others"), back)
+    (back / "contract.json").unlink()
+    (back / "restoring").write_text(json.loads((tmp_path / "others" / LIST).read_text())["run"])
+    with pytest.raises(ConfigError, match="an interrupted restore of another backup"):
+        restore(str(tmp_path / "copy"), back)
+    restore(str(tmp_path / "others"), back)
+
+
+def test_what_is_sealed_while_it_copies_is_not_in_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, later = backup.copy_database, "ab" * 32
+
+    def seals(source: Path, target: Path) -> None:
+        real(source, target)
+        (run / "updates" / later).write_bytes(b"of the next row")
+
+    monkeypatch.setattr(backup, "copy_database", seals)
+    back_up(run, str(tmp_path / "copy"))
+    assert (run / "updates" / later).exists()
+    assert not (tmp_path / "copy" / "updates" / later).exists()
+
+
+def test_the_next_backup_removes_what_one_that_broke_off_has_left_there(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    back_up(run, str(copy))
+    before = set(files_of(copy))
+    for name in ("ledger.sqlite.0123456789abcdef", "tls/server.pem.0123456789abcdef", "notes.txt"):
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_bytes(b"left")
+    back_up(run, str(copy))
+    assert set(files_of(copy)) == before | {"notes.txt"}

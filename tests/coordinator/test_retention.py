@@ -211,6 +211,16 @@ def hear_warnings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "thinwire.coordinator")
 
 
+def test_while_no_snapshot_leads_to_the_ledger_nothing_is_deleted(
+    state: RunState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby whose coordinator has just gone back to a step before its own snapshots."""
+    before = state.snapshot_steps()
+    monkeypatch.setattr(type(state), "snapshots_before", lambda self, step: [])
+    Retention(state, keep=1).trim()
+    assert state.snapshot_steps() == before
+
+
 # verify beside a coordinator that deletes
 
 

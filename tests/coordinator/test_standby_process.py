@@ -11,12 +11,15 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, closing, suppress
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from deploy.local_swarm.ports import free_addresses
 from support.sealed_run import make_run
+from thinwire_coordinator import standby
 from thinwire_coordinator.cli import access
 from thinwire_coordinator.cli.backup import back_up as back_up_command
 from thinwire_coordinator.cli.status_client import ask_status_of
@@ -29,7 +32,14 @@ from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.standby.follower import Follower
 from thinwire_coordinator.hall.standby.items import Change, Position, TableReader, row_item, snapshot_item
 from thinwire_coordinator.hall.standby.keeper import Keeper
-from thinwire_coordinator.hall.standby.standing import Standing, Superseded, keep_standing, note_newer, promote
+from thinwire_coordinator.hall.standby.standing import (
+    Standing,
+    Superseded,
+    keep_standing,
+    note_newer,
+    promote,
+    read_standing,
+)
 from thinwire_coordinator.hall.workers import Workers
 from thinwire_coordinator.standby import Standby
 from thinwire_proto.contract import RunSpec
@@ -140,6 +150,20 @@ def test_tables_are_closed_behind_a_read_that_the_end_of_the_stream_overtakes(
 
     asyncio.run(scene())
     assert order == ["read", "closed"]
+
+
+def test_a_read_that_fails_once_is_no_promotion(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = count(1)
+
+    def fails_once(state_dir: Path) -> Standing:
+        if (number := next(calls)) == 2:
+            raise OSError(24, "Too many open files")
+        return replace(read_standing(state_dir), promoted=1 if number == 4 else 0)
+
+    monkeypatch.setattr(standby, "read_standing", fails_once)
+    monkeypatch.setattr(standby, "ORDERS_READ_S", 0.01)
+    asyncio.run(Standby(settings(folder))._promoted())
+    assert next(calls) == 5
 
 
 def test_what_would_keep_a_standby_from_taking_over_is_said_when_it_starts(

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from deploy.local_swarm.processes import BIN
-from thinwire_common.ready_file import READY_FILE
+from thinwire_common.ready_file import READY_FILE, read_ready
 from thinwire_coordinator.cli.status import json_of, table
 from thinwire_coordinator.cli.status_client import ask_status_of
 from thinwire_coordinator.coordinator import Coordinator
@@ -31,6 +31,12 @@ def printed(status: StatusReply, width: int = 120) -> str:
     with console.capture() as capture:
         console.print(table(status))
     return capture.get()
+
+
+@pytest.mark.parametrize("left", [b"", b"null", b"{}", b'{"pid": 1'])
+def test_what_a_crash_has_left_of_the_ready_file_is_no_process(left: bytes, tmp_path: Path) -> None:
+    (tmp_path / READY_FILE).write_bytes(left)
+    assert read_ready(tmp_path / READY_FILE, 1) is None
 
 
 def test_a_run_without_a_centre_shows_its_iterations_and_topology() -> None:

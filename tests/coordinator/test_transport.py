@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from thinwire_coordinator.hall.access.addresses import Reach, classify
-from thinwire_coordinator.hall.access.transport import TlsSettings, Transport, plain_transport
+from thinwire_coordinator.hall.access.transport import (
+    GivenCertificates,
+    Rotation,
+    TlsSettings,
+    Transport,
+    plain_transport,
+)
 from thinwire_proto.errors import ConfigError
-from thinwire_proto.identity.certificates import new_authority, new_leaf
+from thinwire_proto.identity.certificates import Certificate, new_authority, new_leaf
 from thinwire_proto.identity.keys import SecretKey
 
 FILE = Path("file.pem")
@@ -61,6 +71,35 @@ def test_the_page_is_encrypted_unless_it_stays_on_this_machine(tmp_path: Path) -
     assert found == transport.certificates.current
     assert not transport.public_tls
     assert plain_transport().page_certificate("127.0.0.1:1") is None
+
+
+async def test_a_replacement_that_cannot_serve_leaves_the_old_certificate_in_use(tmp_path: Path) -> None:
+    """One that has expired, and one whose key OpenSSL refuses."""
+    now, chain, key = datetime.now(timezone.utc), tmp_path / "chain", tmp_path / "key"
+
+    def write(certificate: Certificate) -> None:
+        chain.write_bytes(certificate.chain)
+        key.write_bytes(certificate.key)
+
+    write(good := new_leaf(new_authority(now), KEY, [], now))
+    given, served = GivenCertificates(chain, key, now), list[Certificate]()
+    rotation = Rotation(given)
+    rotation.watchers.append(served.append)
+    write(new_leaf(new_authority(now), KEY, [], now - timedelta(days=4000)))
+    await rotation.look(now)
+    weak = rsa.generate_private_key(65537, 1024)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "host")])
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(weak.public_key())
+    made = made.serial_number(1).not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=30))
+    names = x509.SubjectAlternativeName([x509.DNSName("host")])
+    signed = made.add_extension(names, critical=False).sign(weak, SHA256())
+    chain.write_bytes(signed.public_bytes(Encoding.PEM))
+    key.write_bytes(weak.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    await rotation.look(now)
+    assert given.current == good
+    assert not served
+    with pytest.raises(ConfigError, match="OpenSSL refuses it"):
+        GivenCertificates(chain, key, now)
 
 
 def test_the_organizers_certificate_serves_nodes_and_page(tmp_path: Path) -> None:

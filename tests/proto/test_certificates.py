@@ -60,6 +60,12 @@ def test_a_certificate_is_renewed_in_time(days: int, reason: str | None) -> None
     assert found is None if reason is None else reason in str(found)
 
 
+def test_a_host_that_no_certificate_can_name_is_an_error_in_a_sentence() -> None:
+    now = datetime.now(timezone.utc)
+    with pytest.raises(ConfigError, match="write it in ASCII"):
+        new_leaf(new_authority(now), SecretKey(bytes(range(32))), ["bücher"], now)
+
+
 def test_another_key_or_address_needs_another_certificate(tmp_path: Path) -> None:
     first = own(tmp_path)
     second = own(tmp_path, hosts=("192.0.2.8", "run.example"))

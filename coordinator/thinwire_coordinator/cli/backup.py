@@ -7,6 +7,8 @@ from pathlib import Path
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.hall.ledger import backup
 from thinwire_coordinator.hall.standby import standing
+from thinwire_coordinator.kinds import kind_of
+from thinwire_proto.contract import parse_contract
 
 
 def back_up(folder: Path, url: str) -> None:
@@ -24,7 +26,9 @@ def restore(url: str, folder: Path) -> None:
     listed = backup.restore(url, folder, print)
     print(f"{folder} has the run up to step {listed.step}: {len(listed.files):,} files")
     print(f"start it: thinwire-coordinator serve --state-dir {folder}")
-    print("if the coordinator of this run lives, be its standby: add --follow HOST:PORT")
+    contract = parse_contract((folder / backup.CONTRACT).read_bytes())
+    if kind_of(contract).has_standby and not (folder / "bodies.url").exists():
+        print("if the coordinator of this run lives, be its standby: add --follow HOST:PORT")
     print(
         "otherwise make sure that no other coordinator of this run lives; a node that knows of a step after "
         f"{listed.step} refuses this one, because it has lost that step"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +19,8 @@ from thinwire_proto.errors import ConfigError
 MARK = "thinwire.json"
 """The file by which an export is recognised. It lists the other files."""
 MARK_BYTES_MAX = 1 << 20
+PART_OLD_S = 86400.0
+"""No export takes as long."""
 
 
 @contextmanager
@@ -27,10 +32,11 @@ def whole_folder(out: Path, about: dict[str, Any]) -> Iterator[Path]:
     """
     out = out.resolve()
     check_free(out)
-    passing = out.with_name(f".{out.name}.part")
+    passing = out
     try:
-        shutil.rmtree(passing, ignore_errors=True)  # of an export that was killed
-        passing.mkdir(parents=True)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _remove_old_parts(out)
+        passing = Path(tempfile.mkdtemp(prefix=f".{out.name}.part-", dir=out.parent))  # another may be under way
         yield passing
         names = sorted(path.name for path in passing.iterdir())
         mark = json.dumps(about | {"files": names}, indent=2, ensure_ascii=False) + "\n"
@@ -40,11 +46,21 @@ def whole_folder(out: Path, about: dict[str, Any]) -> Iterator[Path]:
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written: {error.strerror or error}") from None
     finally:
-        shutil.rmtree(passing, ignore_errors=True)
+        if passing != out:
+            shutil.rmtree(passing, ignore_errors=True)
+
+
+def _remove_old_parts(out: Path) -> None:
+    """Remove what exports that were killed have left."""
+    for part in out.parent.glob(f".{glob.escape(out.name)}.part-*"):
+        if time.time() - part.stat().st_mtime > PART_OLD_S:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def check_free(out: Path) -> None:
     """Raise ConfigError unless a folder may be written to `out`."""
+    if out.resolve() == Path.cwd():
+        raise ConfigError(f"{out}: is the folder that you are in, which cannot be replaced; give another --out")
     try:
         found = {path.name for path in out.iterdir()} if out.exists() else set()
     except OSError as error:

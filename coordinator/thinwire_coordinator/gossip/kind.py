@@ -44,6 +44,7 @@ class GossipKind(Kind):
     """A row is no iteration: there is a model before the first row, and one after the last, the mean of all nodes."""
 
     unit = "iteration"
+    has_standby = False
     metrics = tuple(METRICS)
     counted = "reports"
     origin = (
@@ -54,6 +55,8 @@ class GossipKind(Kind):
 
     def open(self, opening: Opening) -> Gossip:
         hall, settings = opening.hall, opening.settings
+        if settings.seal_after_standby:
+            raise ConfigError("--seal-after-standby: a gossip run has no standby")
         run = Gossip(hall, settings.wait_for, evaluate_every=settings.evaluate_every)
         measuring = Measuring(hall, opening.held_out, samples=settings.http is not None, unit=self.unit)
         run.keep_up = GossipUpkeep(hall, measuring, run.beats.figures, run.held_out.results)

@@ -46,6 +46,7 @@ class Kind(ABC):
     counted: str
     origin: Sequence[str]
     about_losses = ""
+    has_standby = True
     metrics: Sequence[Definition] = ()
     """The metrics that only its runs have."""
 

@@ -22,7 +22,7 @@ from thinwire_coordinator.star.open_round import KnownFingerprints, OpenRound
 from thinwire_coordinator.star.round import admission
 from thinwire_coordinator.star.round.admission import ContributionClaim, Refusal
 from thinwire_coordinator.star.round.announcements import Receipt
-from thinwire_coordinator.star.round.contributions import Contribution, Round
+from thinwire_coordinator.star.round.contributions import Contribution, ContributionState, Round
 from thinwire_coordinator.star.round.driver import RoundDriver
 from thinwire_coordinator.star.trust.observer import Observer
 from thinwire_proto.errors import PayloadError
@@ -91,7 +91,8 @@ class Intake:
 
     def may_be_counted(self, name: bytes) -> bool:
         """Whether a contribution is in the current round, so that its outcome may still be open."""
-        return self.current is not None and self.current.receipt(name) is not None
+        found = self.current.round.named(name) if self.current is not None else None
+        return found is not None and found.state is not ContributionState.ANSWERED
 
     def may_count_from(self, node: str) -> bool:
         """Whether the current round has a complete contribution of a node that may still be counted."""
@@ -124,6 +125,11 @@ class Arrival:
             if not isinstance(receipt, asyncio.Future):  # otherwise the check needs the payload, and then releases it
                 memory.release()
         return await asyncio.shield(receipt) if isinstance(receipt, asyncio.Future) else receipt
+
+    @property
+    def _is_joined(self) -> bool:
+        """Whether the session of the contribution still counts."""
+        return self._intake.hall.members.by_session.get(self._claim.session) is self._member
 
     # the header
 
@@ -198,11 +204,12 @@ class Arrival:
         try:
             async with Within(current.round.deadline + READ_GRACE_S - intake.hall.now()):
                 payload = await _read(self._claim.payload_bytes, intake.payload_bytes_max, memory, parts)
-            whole = intake.hall.members.by_session.get(self._claim.session) is self._member
+            whole = self._is_joined
         except PayloadError as error:
             return self._refuse(Refusal(Reason.MALFORMED, str(error)))
         except asyncio.TimeoutError:
-            return self._refuse(Refusal(Reason.LATE, f"round {current.round.number} ended while this was sent"))
+            if self._is_joined:  # the samples of an earlier session are the new one's to report
+                return self._refuse(Refusal(Reason.LATE, f"round {current.round.number} ended while this was sent"))
         finally:
             if not whole:
                 current.round.refuse(contribution)

@@ -12,7 +12,7 @@ from thinwire_coordinator.hall.ledger.checks import SignatureCheck, no_snapshot
 from thinwire_coordinator.hall.ledger.retention import SNAPSHOTS_KEPT
 from thinwire_coordinator.hall.ledger.state_directory import GoOn, RunState, always
 from thinwire_coordinator.hall.measuring import Measuring, nodes_evaluate
-from thinwire_coordinator.hall.standby.keeper import Keeper
+from thinwire_coordinator.hall.standby.keeper import IN_A_STORE, Keeper
 from thinwire_coordinator.star.calls import StarService
 from thinwire_coordinator.star.memory import audit_activation_bytes, star_memory
 from thinwire_coordinator.star.replay import replica_at_head, replica_at_step
@@ -40,6 +40,8 @@ class StarKind(Kind):
 
     def open(self, opening: Opening) -> Star:
         hall, settings, state = opening.hall, opening.settings, opening.hall.state
+        if settings.seal_after_standby and state.bodies.folder is None:
+            raise ConfigError(f"--seal-after-standby: {IN_A_STORE}")
         auditor = Auditor(state.contract, state.data, state.blobs) if settings.audit_every else None
         trust = TrustSettings(AccessTrustStore(opening.access, hall.workers), auditor, max(1, settings.audit_every))
         keeper = Keeper(state, hall.workers, hall.now, needed=settings.seal_after_standby)

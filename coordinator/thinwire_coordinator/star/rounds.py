@@ -137,7 +137,8 @@ class Rounds:
             events.tell(ContributionRefused(contribution.node, Reason.VOID))
         events.tell(RoundVoid(voided.round, voided.why, self.driver.now()))
         self.amending.between_rounds(self.driver.machine.step)
-        self.announcer.announce_to_all()
+        if self.intake.current is None:  # otherwise a round has begun, which is announced once its leases are on disk
+            self.announcer.announce_to_all()
 
     def _tell_sealed(self, current: Round, gathered: Gathered, out: PublishedUpdate, gathered_at: float) -> None:
         accepted = tuple(current.accepted)

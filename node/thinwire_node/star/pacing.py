@@ -8,6 +8,7 @@ base of that age. It drops a gradient that no round can accept any more (docs/ti
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +21,8 @@ between them."""
 
 SENDING_SHARE = 0.5
 """The part of a round that the upload of a contribution may take if the node's owner limits the rate."""
+LEAST_SHARE = 1 / 8
+"""Of the components that others send, a node sends at least so many."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +155,10 @@ def _decide(view: PacingView, spec: RoundSpec) -> Decision:
 def fitting_k(spec: RoundSpec, k: int, tiles: int, component_bytes: float, bytes_s: float) -> int:
     """The components of a tile, at most `k`, that a node may send whose owner limits its upload to `bytes_s`.
 
-    Their upload takes SENDING_SHARE of a round. component_bytes: of a component in a payload."""
-    return max(1, min(k, int(SENDING_SHARE * spec.length_s * bytes_s / (component_bytes * tiles))))
+    Their upload takes SENDING_SHARE of a round, or more: of far fewer than others send, nobody could tell whether they
+    are a node's own (docs/trust.md: `empty`). component_bytes: of a component in a payload."""
+    fitting = int(SENDING_SHARE * spec.length_s * bytes_s / (component_bytes * tiles))
+    return max(math.ceil(LEAST_SHARE * k), min(k, fitting))
 
 
 def extract_at(view: PacingView, current: RoundView, spec: RoundSpec) -> float:

@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 
 from thinwire_common.logs import tell
+from thinwire_common.units import human_bytes, human_seconds
 from thinwire_common.within import set_or_after
 from thinwire_node.exchange.port import AnnouncedRound, Claim, Exchange, RunComplete, Waiting
 from thinwire_node.runtime import Clocks
@@ -53,6 +54,7 @@ class TrainingLoop:
         self._evaluation = evaluation
         self._data_wait_s = 0.0  # since training last went on
         self._waiting_text = ""  # of the newest `node.waiting` event
+        self._has_told_of_limit = False
 
     async def run(self) -> None:
         """Train until the run is complete, enough rounds are done, or the node leaves."""
@@ -198,8 +200,21 @@ class TrainingLoop:
         self._situation.contributed = (round_.term, round_.number)
         log.debug("round %d: extracted because %s", round_.number, why)
         self._tell_dropped(contribution.claim.dropped)
+        self._tell_of_limit(len(contribution.payload))
         claim = replace(contribution.claim, skipped=self._record.skipped_since_report())
         await self._delivery.send(Outgoing(round_, claim, contribution))
+
+    def _tell_of_limit(self, payload_bytes: int) -> None:
+        """Say once that the owner's limit on the upload is too low for this run."""
+        round_s, bytes_s = self._work.contract.round.length_s, self._record.upload_max
+        if bytes_s is not None and payload_bytes > round_s * bytes_s and not self._has_told_of_limit:
+            self._has_told_of_limit = True
+            log.warning(
+                "%s",
+                f"a contribution to this run has {human_bytes(payload_bytes)}, which max-upload lets through in "
+                f"{human_seconds(payload_bytes / bytes_s)}, and a round takes {human_seconds(round_s)}: most will come "
+                "too late; allow more with `thinwire-node set max-upload=…`",
+            )
 
     def _components(self, round_: AnnouncedRound) -> int:
         """The components of a tile to send: those that the swarm wants, or fewer if the owner limits the upload."""

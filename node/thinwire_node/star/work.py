@@ -194,13 +194,15 @@ class Work(PartWork):
 
     async def train(self, samples: int) -> int:
         """Train one micro-batch of up to `samples` samples of the lease. Returns their number. Raises Interrupted; the
-        samples then count as not trained."""
-        trained_through = self.lease.trained_through
+        samples then count as not trained, unless a process of the node has trained its share of them: that one is in
+        the gradient, and no sample may be trained twice."""
+        trained_through, before = self.lease.trained_through, self.trainer.samples
         positions = self.lease.take(samples)
         try:
             await self.run(NodeJob.MICRO_BATCH, self.trainer.micro_batch, positions)
         except Interrupted:
-            self.lease.trained_through = trained_through
+            if self.trainer.samples == before:
+                self.lease.trained_through = trained_through
             raise
         return len(positions)
 

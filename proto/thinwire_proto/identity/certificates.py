@@ -173,4 +173,10 @@ def _alternative(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host.strip("[]").partition("%")[0]))
     except ValueError:
+        pass
+    try:
         return x509.DNSName(host)
+    except ValueError:
+        raise ConfigError(
+            f"{host!r} is no name of a host that a certificate can have; write it in ASCII, as in xn--…"
+        ) from None

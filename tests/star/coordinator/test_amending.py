@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from support.swarm_bench import Bench
+from support.swarm_bench import PATIENCE_S, Bench
+from thinwire_common.within import Within
 from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.events import Event, RoundOpened
+from thinwire_coordinator.star.round.announcements import RoundAnnouncement
 
 MINIMUM = Order("one", {"round.min_contributions": 1})
 TOPK = Order("two", {"demo.update_topk": 8})
@@ -34,6 +38,35 @@ async def test_a_round_that_opens_by_an_amendment_has_all_of_them(bench: Bench) 
     assert bench.swarm.amend([MINIMUM, TOPK]) == {}
     assert opened == [8]
     assert [amendment.step for amendment in bench.swarm.hall.contract.amendments] == [0, 0]
+
+
+async def test_what_holds_after_a_void_round_is_on_disk_before_that_is_announced(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, length_ms=400, min_contributions=2)
+    one, two = bench.join("a"), bench.join("b")
+    streams = [await bench.attend(member) for member in (one, two)]
+    first, gate, record = bench.current.round, threading.Event(), bench.state.ledger.record_leases
+
+    def record_slowly(packed: bytes) -> None:
+        assert gate.wait(PATIENCE_S)
+        record(packed)
+
+    async def announced_after(number: int) -> RoundAnnouncement:
+        rounds = (found async for found in streams[0] if isinstance(found, RoundAnnouncement))
+        return await anext(found async for found in rounds if found.number > number)
+
+    object.__setattr__(bench.state.ledger, "record_leases", record_slowly)
+    bench.swarm.amend([Order("one", {"schedule.weight_decay": 0.1})])
+    next_one = asyncio.ensure_future(announced_after(first.number))
+    async with Within(PATIENCE_S):
+        while bench.swarm.intake.current is None or bench.current.round is first:
+            await asyncio.sleep(0.01)
+        await asyncio.wait({next_one}, timeout=0.1)
+        is_early = next_one.done()
+        gate.set()
+        await next_one
+    assert not is_early
+    assert len(bench.swarm.hall.contract.amendments) == 1
+    await bench.close()
 
 
 async def test_an_open_round_ends_under_the_terms_that_it_began_with(bench: Bench) -> None:

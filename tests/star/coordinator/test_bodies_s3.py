@@ -13,6 +13,7 @@ from moto.server import ThreadedMotoServer
 
 from support.sealed_run import make_run
 from thinwire_coordinator.hall.capacity import measure
+from thinwire_coordinator.hall.ledger.bodies import Bodies, StoreFails
 from thinwire_coordinator.hall.ledger.retention import Retention
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.star.kind import star_forecast
@@ -41,6 +42,15 @@ def bucket() -> Iterator[str]:
         fsspec.filesystem("s3", skip_instance_cache=True).mkdir("thinwire-test")
         yield "s3://thinwire-test/run"
     server.stop()
+
+
+def test_a_bucket_is_not_made_by_mistake_and_a_folder_of_the_console_is_empty(bucket: str) -> None:
+    files = fsspec.filesystem("s3", skip_instance_cache=True)
+    with pytest.raises(StoreFails, match="s3://thinwire-tset/run"):
+        Bodies("s3://thinwire-tset/run").check_writable()
+    assert not files.exists("thinwire-tset")
+    files.pipe_file("thinwire-test/by-console/", b"")
+    assert Bodies("s3://thinwire-test/by-console").everything() == []
 
 
 def test_a_run_with_its_bodies_in_a_bucket(bucket: str, tmp_path: Path) -> None:

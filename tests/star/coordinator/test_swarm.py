@@ -50,6 +50,25 @@ async def test_a_contribution_reported_as_unknown_is_never_counted_later(tmp_pat
     await bench.close()
 
 
+async def test_an_upload_of_a_lost_session_takes_no_samples_from_the_next_one(tmp_path: Path) -> None:
+    """A machine lost its power amid an upload, and its new process trains on these samples again."""
+    bench = Bench(tmp_path, pace="clock", length_ms=500, samples=8, base_age_max=0)
+    member = bench.join("a")
+    await bench.attend(member)
+    leases = bench.swarm.hall.leases
+    async with Within(PATIENCE_S):
+        while not (granted := leases.granted(member.node_id)):
+            await asyncio.sleep(0.01)
+        payload = bench.payload(1)
+        never = parts_of(payload, asyncio.Event())
+        sending = asyncio.ensure_future(bench.swarm.contribute(member, bench.claim(member, payload), never))
+        await asyncio.sleep(0.05)
+        await bench.swarm.join(bench.join("a"), OfferedMomentum(None, ()), 0)
+        assert (await sending).reason is Reason.NO_LEASE
+    assert leases.granted(member.node_id) == granted
+    await bench.close()
+
+
 async def test_a_contribution_after_a_void_round_is_late_and_its_replica_does_not_differ(tmp_path: Path) -> None:
     """The next round has the same step but another nonce than the one of this fingerprint."""
     bench = Bench(tmp_path, length_ms=300)
@@ -181,9 +200,9 @@ async def test_a_node_is_not_told_that_it_is_missing_itself(tmp_path: Path, need
 
 async def test_a_momentum_is_dropped_if_a_contribution_sent_after_it_was_saved_may_count(tmp_path: Path) -> None:
     bench = Bench(tmp_path, min_contributions=2, length_ms=60_000)
-    first, second = bench.join("a"), bench.join("b")
-    await bench.attend(first)
-    await bench.attend(second)
+    first, second, third = (bench.join(name) for name in "abc")
+    for member in (first, second, third):
+        await bench.attend(member)
     name = bench.name(first, bench.payload(1))
     sending = asyncio.ensure_future(bench.contribute(first, 1))
     while not bench.current.round.accepted:
@@ -193,6 +212,10 @@ async def test_a_momentum_is_dropped_if_a_contribution_sent_after_it_was_saved_m
         return (await bench.swarm.join(first, OfferedMomentum(3, since), None)).drop_momentum
 
     assert await joins() == ""
+    malformed = b"no votes"
+    refused = await bench.swarm.contribute(third, bench.claim(third, malformed), parts_of(malformed))
+    assert refused.reason is Reason.MALFORMED
+    assert await joins(bench.name(third, malformed)) == ""
     assert "may still get into one" in await joins(b"x" * 32, name)  # the round is open
     await bench.contribute(second, 2)
     await sending

@@ -17,6 +17,7 @@ from thinwire_coordinator.hall.workers import Job, Workers
 from thinwire_coordinator.star.trust.evidence import Decision
 from thinwire_coordinator.star.trust.observer import AccessTrustStore
 from thinwire_coordinator.star.trust.standing import Standing
+from thinwire_proto.errors import Locked
 from thinwire_proto.identity.keys import SecretKey
 
 NOW = 1_790_000_000.0
@@ -34,6 +35,27 @@ def some_standing(node: str) -> Standing:
     found.add(Cause.COPY, 3.0)
     found.suspect(Cause.NOISE, "its votes agree with nobody")
     return found
+
+
+async def test_a_ban_that_could_not_be_written_is_written_with_the_next_standings(
+    tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(AccessStore(tmp_path, needs_invite=False)) as access:
+        kept = AccessTrustStore(access, workers, lambda: NOW)
+        banned = Decision("ab" * 16, 3, Verdict.BANNED, Cause.NOISE, "its votes harm", until=NOW + 30)
+        with monkeypatch.context() as during:
+
+            def locked(standings: object) -> None:
+                raise Locked("another program holds the lock")
+
+            during.setattr(access.standings, "put", locked)
+            kept.save([some_standing(banned.node)], [banned])
+            await workers.submit(Job.WRITE_TRUST, lambda: None)
+        assert not access.bans.decisions(9)
+        for _ in range(2):
+            kept.save([some_standing(banned.node)], [])
+            await workers.submit(Job.WRITE_TRUST, lambda: None)
+        assert [found.what for found in access.bans.decisions(9)] == ["banned"]
 
 
 async def test_standings_and_bans_outlive_the_process(tmp_path: Path, workers: Workers) -> None:

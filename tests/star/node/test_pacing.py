@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from thinwire_coordinator.star.trust.comparison import EMPTY_SHARE
 from thinwire_node.star.exchange import BAD_WINDOWS, KeepingUp
 from thinwire_node.star.pacing import (
     Drop,
@@ -20,6 +21,7 @@ from thinwire_node.star.pacing import (
     Wait,
     decide,
     extract_at,
+    fitting_k,
 )
 from thinwire_node.training.lease import Lease
 from thinwire_node.training.speed import Tail
@@ -55,6 +57,15 @@ VIEW = PacingView(
 
 def kind(rules: RoundSpec, **changes: Any) -> type:
     return type(decide(replace(VIEW, **changes), rules))
+
+
+def test_a_low_limit_on_the_upload_leaves_an_eighth_of_what_others_send() -> None:
+    """Less would be a cause to suspect the node (docs/trust.md, `empty`)."""
+    spec = RoundSpec(length_ms=30_000)
+    tiles = 30_000
+    assert fitting_k(spec, 96, tiles, 1.25, 62.5e3) == 25
+    assert fitting_k(spec, 96, tiles, 1.25, 4e3) == 12 > EMPTY_SHARE * 96
+    assert fitting_k(spec, 1, tiles, 1.25, 4e3) == 1
 
 
 @pytest.mark.parametrize(

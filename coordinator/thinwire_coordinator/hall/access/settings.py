@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -47,6 +48,10 @@ class Pause:
 
 
 class SettingsTable(Table):
+    def transaction(self) -> AbstractContextManager[None]:
+        """A block in which nobody else writes."""
+        return self._db.transaction()
+
     def get(self, key: str) -> str | None:
         for (value,) in self._db.execute("SELECT value FROM settings WHERE key = ?", key):
             return str(value)
@@ -111,11 +116,16 @@ class AmendmentOrders:
 
     def add(self, order: Order, sealed: Sequence[str]) -> None:
         """Add an order. sealed: ids of orders that are in the ledger, and need not be kept."""
-        kept = [one for one in self.all() if one.id not in sealed and not one.refused] + [order]
-        self._settings.put(AMENDMENTS, json.dumps([asdict(one) for one in kept]))
+        with self._settings.transaction():  # two commands may be at it
+            kept = [one for one in self.all() if one.id not in sealed and not one.refused] + [order]
+            self._settings.put(AMENDMENTS, json.dumps([asdict(one) for one in kept]))
 
     def withdraw(self, sealed: Sequence[str]) -> list[Order]:
         """Remove all orders that wait, and return them. sealed: as for `add`; a coordinator may have just begun one."""
+        with self._settings.transaction():
+            return self._withdraw(sealed)
+
+    def _withdraw(self, sealed: Sequence[str]) -> list[Order]:
         waiting = [one for one in self.waiting() if one.id not in sealed]
         self._settings.put(AMENDMENTS, json.dumps([asdict(one) for one in self.all() if one.refused]))
         return waiting

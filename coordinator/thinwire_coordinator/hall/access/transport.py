@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -19,6 +20,7 @@ from typing import TypeAlias
 from thinwire_common.files import replace_synced
 from thinwire_common.logs import tell
 from thinwire_common.reach.hosts import is_loopback, split_address
+from thinwire_common.tls import ServerTls
 from thinwire_coordinator.hall.access.addresses import client_of, is_any, parsed
 from thinwire_proto.errors import ConfigError, UsageError
 from thinwire_proto.identity.certificates import (
@@ -102,26 +104,30 @@ class GivenCertificates:
     def __init__(self, chain: Path, key: Path, now: datetime) -> None:
         self._paths = (chain, key)
         self.current = self._read()
-        self._check_time(now)
+        self._check_time(self.current, now)
 
     def renew(self, now: datetime) -> str | None:
         found, before = self._read(), self.current
+        self._check_time(found, now)
         self.current = found
-        self._check_time(now)
         return "its files have changed" if found != before else None
 
     def _read(self) -> Certificate:
         try:
             chain, key = (_bounded(path) for path in self._paths)
-            return parse_certificate(chain, key)
+            found = parse_certificate(chain, key)
+            ServerTls(chain, key)  # OpenSSL refuses more, such as keys that are too short
+            return found
+        except ssl.SSLError as error:
+            raise self._wrong(ConfigError(f"OpenSSL refuses it: {error.reason or error}")) from None
         except OSError as error:
             raise ConfigError(f"{error.filename}: cannot be read: {error.strerror}") from None
         except ConfigError as error:
             raise self._wrong(error) from None
 
-    def _check_time(self, now: datetime) -> None:
+    def _check_time(self, certificate: Certificate, now: datetime) -> None:
         try:
-            check_not_expired(self.current, now)
+            check_not_expired(certificate, now)
         except ConfigError as error:
             raise self._wrong(error) from None
 

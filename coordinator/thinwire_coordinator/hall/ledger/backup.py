@@ -21,13 +21,15 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 from fsspec.implementations.local import LocalFileSystem
+from pydantic import TypeAdapter, ValidationError
 
-from thinwire_common.files import rename_synced, sync_folder
+from thinwire_common.files import rename_synced, replace_synced, sync_folder
 from thinwire_coordinator.hall.access.database import FILE as ACCESS
 from thinwire_coordinator.hall.access.organizer import FILE as ORGANIZER_SECRET
 from thinwire_coordinator.hall.ledger.bodies import NAME, failing_store, open_location
@@ -48,6 +50,7 @@ PRIVATE = 0o600
 SCRATCH = ".backup-"
 """How the names of folders for copied databases begin."""
 ATTEMPTS_MAX = 5
+HASH_BEGINS = re.compile(r"[0-9a-f]{16}")
 PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)?")
 """A path in a list: nothing that leads out of the folder."""
 
@@ -65,11 +68,13 @@ class Kept:
 
 @dataclass(frozen=True)
 class Listed:
-    """The contents of a backup. run: tells runs apart. step: rows sealed."""
+    """The contents of a backup. run: tells runs apart. step: rows sealed. head: the hash of the last one, in
+    hexadecimal; empty without rows, and in a backup that was made before it was kept."""
 
     run: str
     step: int
     files: tuple[Kept, ...]
+    head: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,9 @@ class Done:
     files: int
     copied: int
     copied_bytes: int
+
+
+_KEPT = TypeAdapter(Kept)
 
 
 class Gone(Exception):
@@ -94,6 +102,13 @@ class Store:
         self._fs, self._root = open_location(url)
         self._is_local = isinstance(self._fs, LocalFileSystem)
 
+    def check_apart_from(self, folder: Path) -> None:
+        """Raise ConfigError if the backup would be a part of the state directory."""
+        if self._is_local and Path(self._root).resolve().is_relative_to(folder.resolve()):
+            raise ConfigError(
+                f"{self.url} is in {folder} itself, and a backup there is lost with it; give another address"
+            )
+
     def listed(self) -> Listed | None:
         """The contents of the backup; None if there is none. Raises Damaged."""
         try:
@@ -105,8 +120,10 @@ class Store:
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise ConfigError(f"{self.url}/{LIST} has another format than {FORMAT}; update thinwire")
         try:
-            files = tuple(Kept(**kept) for kept in found["files"])
-            listed = Listed(str(found["run"]), int(found["step"]), files)
+            files = tuple(_KEPT.validate_json(json.dumps(kept), strict=True) for kept in found["files"])
+            listed = Listed(str(found["run"]), int(found["step"]), files, str(found.get("head", "")))
+        except ValidationError:
+            raise Damaged(f"{self.url}/{LIST}: what it says of a file is malformed", restore="the backup") from None
         except (KeyError, TypeError, ValueError) as error:
             raise Damaged(f"{self.url}/{LIST}: {error!r}", restore="the backup") from None
         if strange := [kept.path for kept in files if not (PATH.fullmatch(kept.path) and PATH.fullmatch(kept.name))]:
@@ -129,7 +146,7 @@ class Store:
         rename_synced(temporary, target)
 
     def write_list(self, listed: Listed) -> None:
-        about = {"format": FORMAT, "run": listed.run, "step": listed.step}
+        about = {"format": FORMAT, "run": listed.run, "step": listed.step, "head": listed.head}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / LIST
             path.write_text(json.dumps(about | {"files": [asdict(kept) for kept in listed.files]}))
@@ -153,6 +170,19 @@ class Store:
         with suppress(FileNotFoundError):
             self._do(lambda: self._fs.rm_file(self._path(name)))
 
+    def remove_unlisted(self, listed: Listed) -> None:
+        """Remove what backups that were interrupted have left of the files that change."""
+        listed_names = {kept.name for kept in listed.files}
+        for folder in ("", "tls/"):
+            try:
+                paths = self._do(partial(self._fs.ls, self._path(folder).rstrip("/"), detail=False, refresh=True))
+            except FileNotFoundError:
+                continue
+            for name in (folder + path.rstrip("/").rpartition("/")[2] for path in paths):
+                begins, _, digest = name.rpartition(".")
+                if begins in (*DATABASES, *MAY_CHANGE) and HASH_BEGINS.fullmatch(digest) and name not in listed_names:
+                    self.remove(name)
+
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
 
@@ -175,17 +205,33 @@ def back_up(folder: Path, url: str, say: Callable[[str], None] = lambda line: No
     if not all((folder / name).exists() for name in (CONTRACT, LEDGER, KEY_FILE)):
         raise ConfigError(f"{folder} is not a coordinator's state directory, or nothing was begun there")
     store = Store(url)
+    store.check_apart_from(folder)
     run = _run_of(folder)
     with _only_one(folder):
         before = store.listed()
         if before is not None and before.run != run:
             raise ConfigError(f"{url} has the backup of another run; give another address")
+        if before is not None:
+            _check_continues(before, folder / LEDGER, url)
         for _ in range(ATTEMPTS_MAX):
             try:
                 return _copy(folder, store, run, before, say)
             except Gone as error:
                 say(f"{error} was deleted meanwhile; copying what is there now")
     raise LocalError(f"{folder}: files are deleted faster than they can be copied to {url}; keep more, by --keep")
+
+
+def _check_continues(before: Listed, ledger: Path, url: str) -> None:
+    """Raise ConfigError if the ledger lacks rows that the backup has: it would take the place of what is lost here."""
+    with tempfile.TemporaryDirectory(dir=ledger.parent, prefix=SCRATCH) as scratch:
+        copy_database(ledger, copy := Path(scratch) / LEDGER)
+        step, _ = _named_by(copy)
+        found = _head_of(copy, before.step) if before.step <= step else ""
+    if before.step > step or (before.head and before.head != found):
+        how = f"up to step {before.step}, and this ledger is at step {step}" if before.step > step else "that differ"
+        raise ConfigError(
+            f"{url} has rows of this run that are not in {ledger}, {how}; give another address, or `restore` that one"
+        )
 
 
 @contextmanager
@@ -218,6 +264,7 @@ def _copy(folder: Path, store: Store, run: str, before: Listed | None, say: Call
                 say(f"{len(copied):,} files copied")
         files.append(kept)
 
+    written = {path.name for path in (folder / "updates").glob("*")}
     with tempfile.TemporaryDirectory(dir=folder, prefix=SCRATCH) as scratch:  # as private as the state directory
         for name in (one for one in DATABASES if (folder / one).exists()):
             copy = Path(scratch) / name
@@ -225,6 +272,7 @@ def _copy(folder: Path, store: Store, run: str, before: Listed | None, say: Call
             digest = _hash_of(copy)
             keep(copy, name, f"{name}.{digest[:16]}", digest)
         step, bodies = _named_by(Path(scratch) / LEDGER)
+        head = _head_of(Path(scratch) / LEDGER, step)
         for name in (one for one in MAY_CHANGE if (folder / one).exists()):
             copy = Path(scratch) / Path(name).name
             shutil.copyfile(folder / name, copy)  # it may grow while it is hashed
@@ -233,26 +281,31 @@ def _copy(folder: Path, store: Store, run: str, before: Listed | None, say: Call
     for name in NEVER_CHANGE:
         if (source := folder / name).exists():
             keep(source, name, name)
-    oldest = _keep_the_rest(folder, step, keep)
+    oldest = _keep_the_rest(folder, step, written | {name for _, name in bodies}, keep)
     if not (folder / "bodies.url").exists():
         kept_names = {kept.path for kept in files}
         if lacking := [name for at, name in bodies if at >= oldest and f"updates/{name}" not in kept_names]:
             raise Gone(f"updates/{lacking[0]}")
-    store.write_list(Listed(run, step, tuple(files)))
+    listed = Listed(run, step, tuple(files), head)
+    store.write_list(listed)
     for name in there.keys() - {kept.name for kept in files}:
         store.remove(name)
+    store.remove_unlisted(listed)
     return Done(step, len(files), len(copied), sum(kept.size for kept in copied))
 
 
-def _keep_the_rest(folder: Path, step: int, keep: Callable[[Path, str, str], None]) -> int:
-    """Keep snapshots up to a step, bodies and blobs. Returns the step of the oldest snapshot. Raises Gone."""
+def _keep_the_rest(folder: Path, step: int, bodies: set[str], keep: Callable[[Path, str, str], None]) -> int:
+    """Keep snapshots up to a step, these bodies, and blobs. Returns the step of the oldest snapshot. Raises Gone.
+
+    bodies: a body that is sealed after the ledger was copied belongs to no row of the copy."""
     snapshots = sorted(int(path.stem) for path in (folder / "snapshots").glob("*.safetensors") if path.stem.isdigit())
     usable = [at for at in snapshots if at <= step]
     if not usable:
         raise Gone("the last snapshot of the copied ledger")
     paths = [f"snapshots/{at}.safetensors" for at in usable]
-    for part in ("blobs", "updates"):
-        paths += sorted(f"{part}/{path.name}" for path in (folder / part).glob("*") if NAME.fullmatch(path.name))
+    blobs = {path.name for path in (folder / "blobs").glob("*")}
+    for part, names in (("blobs", blobs), ("updates", bodies)):
+        paths += sorted(f"{part}/{name}" for name in names if NAME.fullmatch(name) and (folder / part / name).exists())
     for path in paths:
         try:
             keep(folder / path, path, path)
@@ -283,6 +336,13 @@ def _named_by(ledger: Path) -> tuple[int, list[tuple[int, str]]]:
     return len(rows), [(step, bytes(body).hex()) for step, body in rows]
 
 
+def _head_of(ledger: Path, step: int) -> str:
+    """The hash of the row before a step, in hexadecimal; empty without one."""
+    with closing(sqlite3.connect(ledger)) as db:
+        found = db.execute("SELECT hash FROM rows WHERE step = ?", (step - 1,)).fetchone()
+    return bytes(found[0]).hex() if found else ""
+
+
 def restore(url: str, folder: Path, say: Callable[[str], None] = lambda line: None) -> Listed:
     """Bring the run of a backup back into an empty state directory. Returns what it has. Raises ThinwireError, OSError.
 
@@ -293,12 +353,17 @@ def restore(url: str, folder: Path, say: Callable[[str], None] = lambda line: No
         raise ConfigError(f"{url} has no {LIST}, so it is no backup of a run")
     if (folder / CONTRACT).exists():
         raise ConfigError(f"{folder} has a run already; give --state-dir an empty folder")
-    if not (folder / "restoring").exists():
+    restoring = folder / "restoring"
+    if restoring.exists() and restoring.read_text(encoding="utf-8") not in ("", listed.run):
+        raise ConfigError(
+            f"{folder} has what an interrupted restore of another backup has left; give --state-dir an empty folder"
+        )
+    if not restoring.exists():
         check_begun_or_empty(folder)
         if (folder / LEDGER).exists():
             raise ConfigError(f"{folder} has what is left of a run; give --state-dir an empty folder")
     folder.mkdir(0o700, parents=True, exist_ok=True)
-    (folder / "restoring").touch()
+    replace_synced(restoring, listed.run.encode())
     for number, kept in enumerate(_last(listed.files), start=1):
         target = folder / kept.path
         target.parent.mkdir(0o700, exist_ok=True)
@@ -306,7 +371,7 @@ def restore(url: str, folder: Path, say: Callable[[str], None] = lambda line: No
             store.get(kept, target)
         if number % 1000 == 0:
             say(f"{number:,} of {len(listed.files):,} files")
-    (folder / "restoring").unlink()
+    restoring.unlink()
     return listed
 
 

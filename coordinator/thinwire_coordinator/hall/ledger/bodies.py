@@ -39,8 +39,9 @@ class Bodies:
         self._url = url
         self._fs, self._root = open_location(url)
         self.location = location_of(url)
-        with self._failing():
-            self._fs.makedirs(self._root, exist_ok=True)
+        if url.partition("://")[0] not in EXTRAS:  # an object store has no folders, and a bucket is not made by mistake
+            with self._failing():
+                self._fs.makedirs(self._root, exist_ok=True)
 
     @property
     def folder(self) -> Path | None:
@@ -82,7 +83,8 @@ class Bodies:
         try:
             with self._failing(may_be_missing=True):
                 self._fs.invalidate_cache()
-                return [path.rstrip("/").rpartition("/")[2] for path in self._fs.ls(self._root, detail=False)]
+                paths = [path.rstrip("/") for path in self._fs.ls(self._root, detail=False)]
+                return [path.rpartition("/")[2] for path in paths if path != self._root]  # which a console has created
         except FileNotFoundError:  # an object store has no empty folders
             return []
 
@@ -130,6 +132,8 @@ def location_of(url: str) -> str:
 
 def open_location(url: str) -> tuple[Any, str]:
     """Return (fsspec file system, path in it). Raises ConfigError."""
+    if not url.strip():
+        raise ConfigError("the address is empty; give a folder, or an address such as s3://bucket/folder")
     protocol = url.partition("://")[0]
     try:
         fs, root = fsspec.core.url_to_fs(url)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from thinwire_common.files import replace_synced
@@ -57,6 +58,11 @@ class Result(BaseModel):
 def add_results(folder: Path, results: Iterable[Result]) -> None:
     """Add results to the file of a state directory. Raises OSError."""
     path, data = folder / FILE, _lines(results)
+    with FileLock(folder / ".results.lock"):
+        _add(folder, path, data)
+
+
+def _add(folder: Path, path: Path, data: bytes) -> None:
     if path.exists() and path.stat().st_size + len(data) > BYTES_MAX:
         before = read_results(folder)
         replace_synced(path, _lines(before[len(before) // 2 :]))

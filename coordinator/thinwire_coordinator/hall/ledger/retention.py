@@ -115,6 +115,8 @@ class Retention:
             return
         steps = state.snapshot_steps()
         leading = state.snapshots_before(state.upkeep_ledger.step)
+        if not leading:  # the run has just gone back, and the snapshot that nodes need is not whole yet
+            return
         surplus = [step for step in steps if step not in leading] + surplus_snapshots(leading, self._keep)
         state.bodies.remove(row.body_hash.hex() for row in state.upkeep_ledger.rows(self._bodies_from, steps[0]))
         self._bodies_from = max(self._bodies_from, steps[0])

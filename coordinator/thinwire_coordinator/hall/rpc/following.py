@@ -78,6 +78,8 @@ async def follow(
         await context.abort(grpc.StatusCode.UNAVAILABLE, other)
     if why := await keeper.why_not(position):
         await refuse(context, why)
+    if other := keeper.other_than(position):  # which came meanwhile
+        await context.abort(grpc.StatusCode.UNAVAILABLE, other)
     following = keeper.begin(position)
     reading = asyncio.ensure_future(_read(requests, following))
     try:

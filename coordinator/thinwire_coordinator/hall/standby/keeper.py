@@ -43,6 +43,9 @@ class StandbyAway(LocalError):
     """No standby has all rows, so a step cannot be sealed after it. Nothing was written."""
 
 
+IN_A_STORE = "the updates of this run are in a store, which both would write; a standby needs them in a folder"
+
+
 class Keeper:
     """A coordinator's knowledge of its standby. needed: whether a step is sealed only when the standby has it. now:
     seconds on a monotonic clock. address: HOST:PORT of the newest standby, for nodes; empty: none has followed."""
@@ -124,7 +127,7 @@ class Keeper:
         if step < (oldest := self._state.snapshot_steps()[0]):
             return f"the standby is at step {step}, and the oldest update kept here is that of step {oldest}; {anew}"
         if self._state.bodies.folder is None:
-            return "the updates of this run are in a store, which both would write; a standby needs them in a folder"
+            return IN_A_STORE
         return ""
 
     def begin(self, position: Position) -> Following:

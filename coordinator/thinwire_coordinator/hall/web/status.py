@@ -86,9 +86,9 @@ def summary(swarm: RunView, history: History) -> Plain:
         "loss": {
             "training": shortened(swarm.loss),
             "held_out": shortened(newest[1]) if newest else None,
-            "held_out_step": newest[0] if newest else None,
             "first": shortened(first[1]) if first else None,
             "sets": [shortened(curve.newest[1]) if curve.newest else None for curve in curves],
+            "set_steps": [curve.newest[0] if curve.newest else None for curve in curves],
             "diverged": [curve.diverged for curve in curves],
         },
         "tokens": history.tokens_before + counts.tokens,

@@ -301,6 +301,8 @@ class AccessTrustStore:
     access: AccessStore
     workers: Workers
     wall: Callable[[], float] = time.time
+    unwritten: list[Decision] = field(default_factory=list)
+    """Decisions that could not be written when they were taken."""
 
     def load(self) -> Iterable[Standing]:
         """All standings; one that cannot be read is left out."""
@@ -310,8 +312,16 @@ class AccessTrustStore:
 
     def save(self, standings: Iterable[Standing], decisions: Iterable[Decision]) -> None:
         plain = {standing.node: standing.plain() for standing in standings}
-        writing = self.workers.submit(Job.WRITE_TRUST, self._write, plain, tuple(decisions), self.wall())
-        writing.add_done_callback(_look)
+        taken = (*self.unwritten, *decisions)
+        self.unwritten.clear()
+
+        def look(writing: asyncio.Future[None]) -> None:
+            """Log a failure: the run goes on without it, and the next round writes again."""
+            if not writing.cancelled() and (error := writing.exception()) is not None:
+                self.unwritten[:0] = taken
+                log.warning("cannot keep the trust in nodes: %s", error)
+
+        self.workers.submit(Job.WRITE_TRUST, self._write, plain, taken, self.wall()).add_done_callback(look)
 
     def _write(self, standings: Mapping[str, Any], decisions: Sequence[Decision], now: float) -> None:
         self.access.standings.put(standings)
@@ -321,9 +331,3 @@ class AccessTrustStore:
             else:
                 what = decision.verdict.value
                 self.access.bans.record(Recorded(now, decision.node, what, decision.reason, COORDINATOR))
-
-
-def _look(writing: asyncio.Future[None]) -> None:
-    """Log a failure: the run goes on without it, and the next round writes again."""
-    if not writing.cancelled() and (error := writing.exception()) is not None:
-        log.warning("cannot keep the trust in nodes: %s", error)

@@ -4,7 +4,7 @@ At the extraction, the difference θ_base − θ_local is added to a buffer e of
 feedback (arXiv 2508.15706, 2510.03371).
 
     offset = θ_local − θ_base               0 after each extraction
-    offset ← offset − η·(step + λ·θ_local)  each micro-batch
+    offset ← offset − η·step                each micro-batch
     e ← β·e − offset                        at the extraction, which then takes the largest components of e
 
 docs/local-rules.md explains the design.

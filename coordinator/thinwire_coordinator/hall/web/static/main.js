@@ -157,7 +157,7 @@ function show(said) {
   const restarted = before && before.term !== said.term;
   const filled = before && !before.history_complete && said.history_complete;
   if (restarted || filled || wasAway) askHistory(); // steps may be missing
-  else if (history && (said.at_step > (before?.at_step ?? 0) || said.loss.held_out_step !== before?.loss.held_out_step)) grow(said);
+  else if (history && (said.at_step > (before?.at_step ?? 0) || measuredAt(said) !== measuredAt(before))) grow(said);
   const left = before && before.nodes.active !== said.nodes.active;
   if (restarted || left || said.sample_step !== asked.sample) asked.moment = null;
 }
@@ -262,6 +262,11 @@ function showSample(sample) {
   byId("sample").replaceChildren(prompt, sample.text);
 }
 
+/** The step at which the chosen set was measured last; sets are measured one after the other. */
+function measuredAt(said) {
+  return said?.loss.set_steps[chosen] ?? null;
+}
+
 /** Append the newest values to the history, so that the page need not fetch it again. */
 function grow(said) {
   const { steps, held_out: held } = history;
@@ -274,8 +279,8 @@ function grow(said) {
     grown += 1;
   }
   const newest = said.loss.sets[chosen];
-  if (said.loss.held_out_step !== null && newest != null && said.loss.held_out_step > (held.step.at(-1) ?? -1)) {
-    held.step.push(said.loss.held_out_step);
+  if (newest != null && measuredAt(said) > (held.step.at(-1) ?? -1)) {
+    held.step.push(measuredAt(said));
     for (const name of ["loss", "loss_min", "loss_max"]) held[name].push(newest);
   }
   drawCharts();
