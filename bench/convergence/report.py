@@ -277,6 +277,11 @@ Published are an outer rate of 0.7 and a momentum of 0.9 for DiLoCo, 0.7 and 0.6
 one worker), and 1 for SparseLoCo; sweeps begin there. `sparseloco` has the β and the number of entries of public
 implementations.
 
+Embeddings and vectors take steps of AdamW: at 0.2 times the rate of the matrices with `muon`, `muon-4`, MuLoCo and
+gossip, at 0.5 with `muon-half`, and with `merged-muon` at the rate itself, with one second moment a row. The second is
+worth 2% to dense Muon, so a part of what the first ones lose may be that
+([log](../log/convergence.md#2026-11-30--the-embeddings-step-is-not-what-is-left)).
+
 **The second version of DeMo (arXiv 2411.19870v2, February 2026) is no arm of its own.** Its text could not be looked up
 in full. Its abstract and the reviews of its conference version name the same three parts (momentum on the nodes, DCT
 with the largest components, what was sent subtracted) and the same β, and the newest copy of the published code is of

@@ -13,7 +13,7 @@ import torch
 
 import bench.convergence.run as convergence_run
 from bench.convergence.__main__ import INTO, run_all
-from bench.convergence.all_reduce import AdamW, GroupedMuon
+from bench.convergence.all_reduce import AdamW, GroupedMuon, RowMoments
 from bench.convergence.arms import (
     ADAMW,
     ARMS,
@@ -22,7 +22,7 @@ from bench.convergence.arms import (
     MERGED_FINE,
     MERGED_MUON,
     MUON,
-    MUON_HALF,
+    MUON_ROWS,
     REFERENCE,
 )
 from bench.convergence.local_steps import DiLoCo
@@ -68,8 +68,9 @@ from thinwire.steps.muon import grouped
 from thinwire_planner.methods.gossip import codec_of
 from thinwire_planner.methods.local_steps import TOKENS
 from thinwire_planner.methods.star import RULES
-from thinwire_proto.contract import DecoderSpec, Parameter, ScheduleSpec
+from thinwire_proto.contract import DecoderSpec, MergedMuonSpec, Parameter, ScheduleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
+from thinwire_proto.exact.merged_step import take_merged_step
 from thinwire_proto.exact.schedule import learning_rate
 
 SWEEP = Cell(Size(), 4, 1000)
@@ -178,14 +179,14 @@ def test_the_tokens_for_an_equal_loss_follow_from_two_horizons() -> None:
 
 def test_the_planner_has_the_tokens_of_the_study() -> None:
     """At the long horizon. Where an arm ran at the short one alone, it is taken to end as far above as there."""
-    results = results_in(Path(__file__).parents[2] / INTO)
-    slope, cells = slope_of(FOUR_LONG, results), {4: FOUR_LONG, 16: SIXTEEN_LONG}
-    assert slope is not None
+    results, cells = results_in(Path(__file__).parents[2] / INTO), {4: FOUR_LONG, 16: SIXTEEN_LONG}
 
     def tokens(arm: str, cell: Cell) -> float:
         summaries = summaries_of(cell, results)
         dense, (found,) = best_dense(summaries), [one for one in summaries if one.arm == arm]
+        slope = slope_of(SIXTEEN_LONG if cell == SIXTEEN_LONG else FOUR_LONG, results)
         assert dense is not None
+        assert slope is not None
         above = found.above(dense)
         assert above is not None
         return tokens_for_equal_loss(above, slope)
@@ -193,8 +194,27 @@ def test_the_planner_has_the_tokens_of_the_study() -> None:
     for rule, arm in zip(RULES, (DEFAULT, LOCAL_MUON, MERGED_MUON, MERGED_FINE), strict=True):
         assert rule.tokens == pytest.approx({nodes: tokens(arm, cells[nodes]) for nodes in rule.tokens}, abs=0.006), arm
     assert pytest.approx(tokens("muloco", FOUR_SHORT), abs=0.006) == TOKENS
-    assert codec_of("dense").tokens == pytest.approx(tokens("gossip-dense-muon", SINGLES), abs=0.006)
-    assert codec_of("sign").tokens == pytest.approx(tokens("gossip-sign-muon-pull", SINGLES), abs=0.006)
+    for codec, arm in (("dense", "gossip-dense-muon"), ("sign", "gossip-sign-muon-pull")):
+        beside = tokens(arm, SINGLES) / tokens(LOCAL_MUON, SINGLES)
+        assert codec_of(codec).tokens == pytest.approx(beside, abs=0.006)
+
+
+def test_moments_by_rows_are_those_of_merged_muon_in_float() -> None:
+    rule = MergedMuonSpec(adamw_rate=1.0)
+    shapes = {"embedding": (6, 8), "vector": (5,)}
+    parameters = tuple(Parameter(name=name, shape=shape) for name, shape in shapes.items())
+    rule = rule.model_copy(update={"adamw_for": ("embedding",)})
+    exact = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    moments = {one.name: torch.zeros(one.shape) for one in rule.moments(parameters)}
+    ours, found = RowMoments(parameters, torch.device("cpu")), {name: one.clone() for name, one in exact.items()}
+    for step in range(4):
+        gradients = {name: torch.randn(shape) * 10 ** (step % 2) for name, shape in shapes.items()}
+        ours.begin()
+        for name, gradient in gradients.items():
+            found[name] -= ours.step(name, gradient)
+        take_merged_step(exact, moments, gradients, rule, learning_rate=1.0, decay=1.0, step=step)
+    for name in shapes:
+        assert torch.allclose(found[name], exact[name], atol=1e-4)
 
 
 def test_a_swarm_is_compared_with_a_ring_all_reduce_among_as_many_nodes() -> None:
@@ -209,9 +229,9 @@ def test_a_swarm_is_compared_with_a_ring_all_reduce_among_as_many_nodes() -> Non
 
 
 def test_the_pages_have_all_results_and_say_what_is_left() -> None:
-    results = completed(ITEMS[:1], {MUON_HALF: rates_at(MUON_HALF, 0)})
+    results = completed(ITEMS[:1], {MUON_ROWS: rates_at(MUON_ROWS, 0)})
     text = few_page(results)
-    assert f"| 4 | {MUON_HALF} | 0.015 | 1 | 1.0000 |" in text
+    assert f"| 4 | {MUON_ROWS} | 0.015 | 1 | 1.0000 |" in text
     assert f"about {len(runs_left(ITEMS, results))} are left" in text
     assert "No run so far" in many_page(results)
 

@@ -63,7 +63,9 @@ def test_the_table_ends_with_the_choice(monkeypatch: pytest.MonkeyPatch, capsys:
     out = capsys.readouterr().out
     assert "take: star" in out
     assert "all-reduce, DDP" in out
-    assert "faster, and not recommended: gossip" in out
+    assert "not recommended" not in out
+    run(monkeypatch, "--parameters", "885888", "--nodes", "32", "--compute", "0.05", "--up", "1", "--rtt", "40")
+    assert "faster, and not recommended: gossip" in capsys.readouterr().out
 
 
 def test_a_file_has_sites_speeds_and_measured_times(

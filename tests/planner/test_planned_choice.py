@@ -12,6 +12,7 @@ from thinwire_planner.choosing.plan import (
     make_plan,
 )
 from thinwire_planner.methods.method import Forecast, Setting, Variant, all_variants
+from thinwire_planner.methods.star import DEMO, tokens_of
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.network import Network
 
@@ -35,8 +36,8 @@ def test_the_fastest_is_taken_and_of_equals_the_plainest() -> None:
 
 def test_what_a_step_learns_counts_as_much_as_its_seconds() -> None:
     slower, learns_less = made("a", 2.0), made("b", 1.0)
-    variant = replace(learns_less.variant, tokens=2.2)
-    assert take([slower, replace(learns_less, variant=variant)]).name == "a"
+    forecast = replace(learns_less.forecast, tokens=2.2)
+    assert take([slower, replace(learns_less, forecast=forecast)]).name == "a"
     assert take([slower, learns_less]).name == "b"
 
 
@@ -50,6 +51,15 @@ def test_gradients_in_levels_are_taken_where_lines_carry_them_in_the_time_of_com
 def test_a_variant_with_a_caution_is_passed_over() -> None:
     assert take([made("a", 2.0), made("b", 1.0, caution="diverges")]).name == "a"
     assert take([made("b", 1.0, caution="diverges")]).name == "b"
+
+
+def test_along_the_axis_of_nodes_a_method_learns_what_it_learns_with_as_many() -> None:
+    few = setting(4, 10, 40)
+    (demo,) = [one for one in all_variants(few) if one.name == "star, demo, base age 0"]
+    (nodes,) = [axis for axis in axes(few) if axis.name == "nodes"]
+    found = [demo.forecast(nodes.at(number)).tokens for number in (4, 16)]
+    assert found == [tokens_of(DEMO, 0, number) for number in (4, 16)]
+    assert found[0] != found[1]
 
 
 def test_below_a_twentieth_of_a_byte_the_star_wins_and_the_plan_says_why() -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from thinwire_planner.methods.gossip import FAMILY as GOSSIP
 from thinwire_planner.methods.method import Forecast, Setting, Variant
 from thinwire_proto.errors import ConfigError
 
@@ -33,7 +34,7 @@ class Predicted:
     @property
     def learning_s(self) -> float:
         """Seconds in which it learns as much as a step of Muon with every gradient exchanged."""
-        return self.seconds * self.variant.tokens
+        return self.seconds * self.forecast.tokens
 
 
 def predict(variants: Iterable[Variant], setting: Setting) -> list[Predicted]:
@@ -136,13 +137,14 @@ def changes(setting: Setting, candidates: Sequence[Predicted]) -> list[Change]:
 
 
 def finalists_of(candidates: Sequence[Predicted]) -> list[Variant]:
-    """The variants that may be taken somewhere along an axis: those that no other of the same family, overlap and slack
-    equals in time, bytes and looseness, and beats in one."""
-    kinds: dict[tuple[str, bool, int], list[Predicted]] = {}
-    for one in candidates:
-        if not one.variant.caution:
-            kinds.setdefault((one.variant.family, one.variant.is_overlapped, one.variant.slack), []).append(one)
-    return [one.variant for members in kinds.values() for one in members if not _is_beaten(one, members)]
+    """The variants that may be taken somewhere along an axis. Of gossip, whose simulation takes time, those that no
+    other of the same overlap and slack equals in time, bytes and looseness, and beats in one."""
+    sound = [one for one in candidates if not one.variant.caution]
+    found = [one.variant for one in sound if one.variant.family != GOSSIP]
+    kinds: dict[tuple[bool, int], list[Predicted]] = {}
+    for one in (one for one in sound if one.variant.family == GOSSIP):
+        kinds.setdefault((one.variant.is_overlapped, one.variant.slack), []).append(one)
+    return found + [one.variant for members in kinds.values() for one in members if not _is_beaten(one, members)]
 
 
 def _is_beaten(one: Predicted, others: Sequence[Predicted]) -> bool:

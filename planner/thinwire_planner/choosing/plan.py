@@ -13,12 +13,12 @@ from thinwire_planner.methods.star import BY_THE_CLOCK
 ALL_REDUCE = "all-reduce, DDP"
 MEASURED_TOKENS = (
     "tokens: so many times those of Muon with every gradient exchanged for the same loss, with 0.9M parameters and 19 "
-    "tokens a parameter; in shorter runs they differ less (docs/planner.md)"
+    "tokens a parameter, on fresh bases; in shorter runs they differ less (docs/planner.md)"
 )
 MEASURED_GOSSIP = (
-    "what gossip learns was measured in shorter runs, with 16 nodes of one sample, steps of Muon and the one-peer "
-    "exponential graph; bf16, int8, and with them slack and other topologies, are taken to need as many tokens; choose "
-    "gossip among people who trust each other"
+    "what gossip learns was measured beside local_muon in shorter runs, with 16 nodes of one sample, steps of Muon and "
+    "the one-peer exponential graph; bf16, int8, and with them slack and other topologies, are taken to need as many "
+    "tokens; choose gossip among people who trust each other"
 )
 
 
@@ -53,7 +53,7 @@ def gain_of(taken: Predicted, by_name: Mapping[str, Predicted]) -> Gain | None:
         baseline.learning_s / taken.learning_s,
         baseline.seconds / turn.seconds,
         turn.seconds / taken.seconds,
-        baseline.variant.tokens / taken.variant.tokens,
+        baseline.forecast.tokens / taken.forecast.tokens,
     )
 
 

@@ -57,7 +57,7 @@ def _predicted(one: Predicted) -> dict[str, Any]:
         "name": one.name,
         "family": one.variant.family,
         "seconds": one.seconds,
-        "tokens": one.variant.tokens,
+        "tokens": one.forecast.tokens,
         "learning_seconds": one.learning_s,
         "bytes_a_parameter": one.forecast.bytes_a_parameter,
         "parts": dict(one.forecast.parts),
@@ -93,7 +93,7 @@ def table(plan: Plan, rows: tuple[Predicted, ...]) -> Table:
         found.add_row(
             one.name,
             seconds_in_words(one.seconds),
-            f"× {one.variant.tokens:.2f}" if not one.variant.caution else "?",
+            f"× {one.forecast.tokens:.2f}" if not one.variant.caution else "?",
             seconds_in_words(one.learning_s) if not one.variant.caution else "?",
             f"{one.forecast.bytes_a_parameter:.3g}",
             style="bold" if one is plan.taken or one.name == plan.taken.name else None,

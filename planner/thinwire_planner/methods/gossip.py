@@ -16,6 +16,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from thinwire_planner.methods.method import METHODS, Forecast, Setting, Variant
+from thinwire_planner.methods.star import LOCAL_MUON, tokens_of
 from thinwire_planner.timing.link import Floats
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.gossip import push_sum
@@ -36,8 +37,9 @@ class CodecBytes:
     name: str
     bytes_a_parameter: float
     coding_s_a_parameter: float
-    tokens: float = 2.03
-    """As in `Variant`, on MEASURED_ON: of every number exchanged, by 16 nodes of one sample that take steps of Muon."""
+    tokens: float = 1.01
+    """So many times those of `local_muon`, beside which it ran in one cell alone: steps of Muon, 16 nodes of one
+    sample, on MEASURED_ON. Here of every number exchanged."""
     is_rounded: bool = False
     """Whether messages lose much, so that the figure holds only where it was measured."""
 
@@ -48,7 +50,7 @@ CODECS = (
     CodecBytes("dense", 4.0, 28e-3 / MEASURED_PARAMETERS),
     CodecBytes("bf16", 2.0, 10e-3 / MEASURED_PARAMETERS),
     CodecBytes("int8", 1.0, 33e-3 / MEASURED_PARAMETERS),
-    CodecBytes("one bit", 0.126, 30e-3 / MEASURED_PARAMETERS, 2.08, is_rounded=True),
+    CodecBytes("one bit", 0.126, 30e-3 / MEASURED_PARAMETERS, 1.03, is_rounded=True),
 )
 """As measured on two threads (docs/log/decentralized.md). One bit is the codec `sign`, with pulled gradients."""
 
@@ -96,7 +98,6 @@ def gossip_variant(
         without_overlap=in_turn,
         caution=elsewhere if codec.is_rounded and not is_measured else "",
         slack=slack,
-        tokens=codec.tokens,
     )
 
 
@@ -118,6 +119,7 @@ def _forecast(
         max(seconds, float(np.max(busy))),
         2 * sent * codec.bytes_a_parameter,
         (("computing", setting.mean_s + own), ("message", float(np.mean(longest)) if longest else 0.0)),
+        codec.tokens * tokens_of(LOCAL_MUON, 0, setting.nodes),
     )
 
 

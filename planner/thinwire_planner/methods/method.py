@@ -110,11 +110,13 @@ class Setting:
 @dataclass(frozen=True)
 class Forecast:
     """The predicted time of a step. bytes_a_parameter: sent and received by a node in a step. parts: what the time is
-    made of, in seconds; where computing and exchange overlap, they do not add up to it."""
+    made of, in seconds; where computing and exchange overlap, they do not add up to it. tokens: so many times the
+    tokens of Muon with every gradient exchanged does it need for the same loss (docs/convergence)."""
 
     seconds: float
     bytes_a_parameter: float
     parts: tuple[tuple[str, float], ...]
+    tokens: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,7 @@ class Variant:
     name: unique. family: what the choice is between. is_overlapped: computing goes on while the exchange does. slack:
     iterations that a message may be late. looseness: how far it is from averaging fresh gradients of all nodes exactly;
     of two that are equally fast, the smaller is taken. caution: why it is not recommended, or empty. without_overlap:
-    the name of the same variant that computes and exchanges in turn. tokens: so many times the tokens of Muon with
-    every gradient exchanged does it need for the same loss (docs/convergence).
+    the name of the same variant that computes and exchanges in turn.
     """
 
     name: str
@@ -136,7 +137,6 @@ class Variant:
     without_overlap: str = ""
     caution: str = ""
     slack: int = 0
-    tokens: float = 1.0
 
 
 Variants = Callable[[Setting], Iterator[Variant]]

@@ -39,7 +39,7 @@ class StarRule:
     """A rule of the star, as `thinwire-coordinator init` sets it.
 
     kind, vote_levels: of its contract. up: bytes a parameter of a contribution. down: of an update, by the number of
-    nodes. tokens: as in `Variant`, by the number of nodes. local_steps: of a round.
+    nodes. tokens: as in `Forecast`, by the number of nodes. local_steps: of a round.
     """
 
     kind: str
@@ -64,20 +64,20 @@ RULES = (
         DEMO,
         0.0231,
         {1: 0.0232, 2: 0.0405, 4: 0.0628, 8: 0.0677, 16: 0.0736, 64: 0.0799},
-        {4: 2.33, 16: 3.28},
+        {4: 2.31, 16: 2.44},
     ),
     StarRule(
         LOCAL_MUON,
         0.128,
         {1: 0.128, 2: 0.192, 4: 0.260, 8: 0.298, 16: 0.239},
-        {4: 2.21, 16: 2.16},
+        {4: 2.19, 16: 1.78},
         local_steps=LOCAL_STEPS,
     ),
     StarRule(
         MERGED_MUON,
         0.203,
         {1: 0.260, 2: 0.285, 4: 0.357, 8: 0.387, 16: 0.376},
-        {4: 1.58, 16: 1.18},
+        {4: 1.57, 16: 1.14},
         vote_levels=3,
     ),
     StarRule(
@@ -95,7 +95,7 @@ BY_THE_CLOCK = ", by the clock"
 
 
 def tokens_of(kind: str, vote_levels: int, nodes: int) -> float:
-    """`Variant.tokens` of a rule whose votes have so many levels to either side of 0; 0: they are signs."""
+    """`Forecast.tokens` of a rule whose votes have so many levels to either side of 0; 0: they are signs."""
     (rule,) = (rule for rule in RULES if rule.kind == kind and rule.vote_levels == vote_levels)
     return by_nodes(rule.tokens, nodes)
 
@@ -150,20 +150,21 @@ def _forecast(setting: Setting, *, rule: StarRule, base_age: int, waits: bool) -
         (max(computing, exchange) if base_age else computing + exchange) / steps,
         (rule.up + setting.by_nodes(rule.down)) / steps,
         (("computing", computing), *parts),
+        setting.by_nodes(rule.tokens),
     )
 
 
 @METHODS.register("star")
 def star(setting: Setting) -> Iterator[Variant]:
     for place, rule in enumerate(RULES):
-        tokens, fresh = setting.by_nodes(rule.tokens), f"star, {rule.name}, base age 0"
+        fresh = f"star, {rule.name}, base age 0"
         in_turn = partial(_forecast, rule=rule, base_age=0)
         looseness = 1.0 + 0.01 * place
-        yield Variant(fresh, FAMILY, partial(in_turn, waits=True), False, looseness, tokens=tokens)
+        yield Variant(fresh, FAMILY, partial(in_turn, waits=True), False, looseness)
         clock = f"star, {rule.name}{BY_THE_CLOCK}"
         if rule.takes_step:  # on fresh gradients alone
-            yield Variant(clock, FAMILY, partial(in_turn, waits=False), False, looseness + 0.1, fresh, tokens=tokens)
+            yield Variant(clock, FAMILY, partial(in_turn, waits=False), False, looseness + 0.1, fresh)
             continue
         overlapped = partial(_forecast, rule=rule, base_age=1)
         for name, waits, more in ((f"star, {rule.name}, base age 1", True, 0.1), (clock, False, 0.2)):
-            yield Variant(name, FAMILY, partial(overlapped, waits=waits), True, looseness + more, fresh, tokens=tokens)
+            yield Variant(name, FAMILY, partial(overlapped, waits=waits), True, looseness + more, fresh)
