@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thinwire_coordinator.hall.events import Cause
+from thinwire_coordinator.star.round.admission import weight
 from thinwire_coordinator.star.trust.evidence import RoundEvidence, Shown
 from thinwire_coordinator.star.trust.standing import Standing
-from thinwire_coordinator.star.trust.trust import Trust
+from thinwire_coordinator.star.trust.trust import PRESENT_ROUNDS, Trust
 from thinwire_coordinator.star.trust.weights import FOUNDERS_ROUNDS, FULL_AFTER, GROUP_SHARE, NEWCOMER, earned
 
 HONEST = [f"honest{number}" for number in range(12)]
@@ -39,6 +42,44 @@ def test_a_thousand_keys_of_one_address_are_worth_little() -> None:
         trust.arrived(f"key{number}", "4:203.0.113", 0.0)
     summed = sum(-(-8 * trust.weight(f"key{number}") // 1) for number in range(1000))
     assert 0 < summed <= GROUP_SHARE * 8 * len(HONEST) + 1
+
+
+def _votes(trust: Trust, nodes: Iterable[str], weight_max: int = 8) -> int:
+    """How much full contributions of these nodes weigh together."""
+    return sum(weight(8, 8, weight_max, trust.weight(node)) for node in nodes)
+
+
+def _established() -> Trust:
+    trust = Trust(8)
+    for place, node in enumerate(HONEST):
+        trust.arrived(node, f"10.0.{place}.0/24", 0.0)
+    for number in range(FULL_AFTER):
+        trust.observe(RoundEvidence(number, tuple(Shown(node, 8.0) for node in HONEST)), 0.0)
+    return trust
+
+
+@pytest.mark.parametrize("attend", [False, True])
+def test_keys_that_hold_back_are_bounded_when_all_contribute_at_once(attend: bool) -> None:
+    trust, keys = _established(), [f"key{number}" for number in range(200)]
+    for key in keys:
+        trust.arrived(key, NETWORK, 0.0)
+    back = FULL_AFTER + PRESENT_ROUNDS + 2
+    for first, last in ((FULL_AFTER, back), (back + 1, back + PRESENT_ROUNDS + 2)):
+        for number in range(first, last):
+            trust.opened(number, [*HONEST, *keys] if attend else HONEST, 0.0)
+            trust.observe(RoundEvidence(number, tuple(Shown(node, 8.0) for node in HONEST)), 0.0)
+        assert _votes(trust, keys) <= GROUP_SHARE * _votes(trust, HONEST)
+        trust.observe(RoundEvidence(last, tuple(Shown(node, 8.0) for node in [*HONEST, *keys])), 0.0)
+        assert 0 < _votes(trust, keys) <= GROUP_SHARE * _votes(trust, HONEST)
+
+
+def test_a_slow_newcomer_that_attends_keeps_its_weight() -> None:
+    trust = _established()
+    trust.arrived("slow", NETWORK, 0.0)
+    for number in range(FULL_AFTER, FULL_AFTER + 3 * PRESENT_ROUNDS):
+        trust.opened(number, [*HONEST, "slow"], 0.0)
+        trust.observe(RoundEvidence(number, tuple(Shown(node, 8.0) for node in HONEST)), 0.0)
+    assert trust.weight("slow") == NEWCOMER
 
 
 def _run_of_one_network(rounds: int) -> Trust:
