@@ -13,7 +13,14 @@ from thinwire_coordinator.star.round.admission import weight
 from thinwire_coordinator.star.trust.evidence import RoundEvidence, Shown
 from thinwire_coordinator.star.trust.standing import Standing
 from thinwire_coordinator.star.trust.trust import PRESENT_ROUNDS, Trust
-from thinwire_coordinator.star.trust.weights import FOUNDERS_ROUNDS, FULL_AFTER, GROUP_SHARE, NEWCOMER, earned
+from thinwire_coordinator.star.trust.weights import (
+    FOUNDERS_ROUNDS,
+    FULL_AFTER,
+    GROUP_SHARE,
+    NEWCOMER,
+    earned,
+    weights_of,
+)
 
 HONEST = [f"honest{number}" for number in range(12)]
 NETWORK = "203.0.113.0/24"
@@ -150,12 +157,38 @@ def test_founders_are_bounded_once_their_time_is_over_or_others_have_a_claim(los
     assert sum(trust.weight(node) for node in everybody[1:]) <= 1
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), min_size=1, max_size=30), st.integers(0, 50))
+@pytest.mark.parametrize(("newcomers", "counted"), [(39, 0), (38, 1), (38, 8), (25, 1), (15, 4), (200, 15)])
+def test_newcomers_keep_the_bound_once_their_weights_are_rounded_up(newcomers: int, counted: int) -> None:
+    honest = [Standing(f"honest{place}", f"10.0.{place}.0/24", FULL_AFTER) for place in range(10)]
+    keys = [Standing(f"key{place}", NETWORK, counted) for place in range(newcomers)]
+    weighed = dict.fromkeys((key.node for key in keys), 0)
+    for turn in range(newcomers):
+        found = weights_of([*honest, *keys], 0.0, turn, 8)
+        votes = {key.node: weight(8, 8, 8, found[key.node]) for key in keys}
+        assert 30 < sum(votes.values()) <= GROUP_SHARE * 80
+        assert max(votes.values()) - min(votes.values()) <= 1
+        for node, one in votes.items():
+            weighed[node] += one
+    assert len(set(weighed.values())) == 1  # they take turns
+
+
+def test_a_lone_newcomer_is_rounded_up_however_few_the_others_are() -> None:
+    found = weights_of([Standing("honest", "10.0.0.0/24", FULL_AFTER), Standing("new", NETWORK, 7)], 0.0, 0, 8)
+    assert found["new"] == earned(7)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), min_size=1, max_size=30),
+    st.integers(0, 50),
+    st.sampled_from([1, 4, 8, 100]),
+)
 @settings(max_examples=100, deadline=None)
-def test_weights_are_bounded_and_do_not_depend_on_the_order(nodes: list[tuple[str, int]], turn: int) -> None:
+def test_weights_are_bounded_and_do_not_depend_on_the_order(
+    nodes: list[tuple[str, int]], turn: int, weight_max: int
+) -> None:
     def weights(order: int) -> dict[str, float]:
         kept = [Standing(f"n{place}", group, counted, seen=turn) for place, (group, counted) in enumerate(nodes)]
-        trust = Trust(8, kept[::order])
+        trust = Trust(weight_max, kept[::order])
         trust.observe(RoundEvidence(turn), 0.0)
         return dict(trust.weights)
 
@@ -169,8 +202,10 @@ def test_weights_are_bounded_and_do_not_depend_on_the_order(nodes: list[tuple[st
     unit = {group: earned(max(counts.values())) if counts else 0.0 for group, counts in new.items()}
     full = sum(counted >= FULL_AFTER for _, counted in nodes)
     for group, counts in new.items():
-        bound = max(GROUP_SHARE * (full + sum(unit.values()) - unit[group]), unit[group])
-        assert sum(found[node] for node in counts) <= bound + 1 / 16  # rounded to the integers of the wire
+        others = full + sum(unit.values()) - unit[group]
+        one = weight(8, 8, weight_max, unit[group])
+        votes = sum(weight(8, 8, weight_max, found[node]) for node in counts)
+        assert votes <= max(GROUP_SHARE * others * weight_max + 1e-6, one)
 
 
 def _numbered(nodes: list[tuple[str, int]]) -> list[tuple[str, str, int]]:
