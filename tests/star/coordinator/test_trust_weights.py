@@ -135,6 +135,30 @@ def test_founders_outlive_a_restart_and_newcomers_become_none_by_it() -> None:
     assert 0 < keys <= GROUP_SHARE * founders + 1
 
 
+def test_nodes_of_an_earlier_process_are_not_present_until_they_join_again() -> None:
+    """Volunteers of last month do not raise the bound for the newcomers of a network."""
+    gone = [f"gone{number}" for number in range(300)]
+    kept = [Standing(node, counted=FULL_AFTER).plain() | {"node": node} for node in [*HONEST, *gone]]
+    trust = Trust(8, [Standing.from_plain(plain.pop("node"), plain) for plain in kept])
+    keys = [f"key{number}" for number in range(200)]
+    for place, node in enumerate(HONEST):
+        trust.arrived(node, f"10.0.{place}.0/24", 0.0)
+    for key in keys:
+        trust.arrived(key, NETWORK, 0.0)
+    assert 0 < _votes(trust, keys) <= GROUP_SHARE * _votes(trust, HONEST)
+    trust.opened(5000, [*HONEST, *keys], 0.0)
+    assert 0 < _votes(trust, keys) <= GROUP_SHARE * _votes(trust, HONEST)
+    assert trust.weight(gone[0]) == 1  # if it comes back
+
+
+def test_a_suspicion_of_an_earlier_process_holds_before_anybody_has_joined() -> None:
+    suspected = Standing("hostile")
+    suspected.suspect(Cause.NOISE, "its votes agree with nobody")
+    trust = Trust(8, [suspected])
+    assert trust.weight("hostile") == 0
+    assert trust.weight("somebody") == 1
+
+
 @pytest.mark.parametrize("lost", ["time", "suspicion", "another network"])
 def test_founders_are_bounded_once_their_time_is_over_or_others_have_a_claim(lost: str) -> None:
     """One of two hundred has earned its full weight, and the others together weigh as much as that one."""

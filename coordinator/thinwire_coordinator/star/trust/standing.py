@@ -18,6 +18,8 @@ FORGIVEN_AFTER = 500
 """Each time that a node has this many more counted rounds, its next ban is half as long."""
 VOUCHED = -math.log(1e-2)
 """S of the audits from which on they vouch for a node: honest audits are then 100 times as likely as hostile ones."""
+NOT_SEEN = -(1 << 62)
+"""The newest round of a node that has not been here since this process began."""
 
 
 @dataclass
@@ -25,7 +27,7 @@ class Standing:
     """One node. group: of its address; empty if it has none. counted: counted rounds since it was last suspected.
     founder: whether it came before any node had its full weight, and was never suspected. evidence: S of each test, see
     `sequential`. vouched: S of the audits in the node's favour. suspected: why its votes are not merged, in words, by
-    cause. banned_until: in seconds on the caller's clock. seen: newest round with evidence.
+    cause. banned_until: in seconds on the caller's clock. seen: newest round in which it was here.
     """
 
     node: str
@@ -40,7 +42,7 @@ class Standing:
     banned_until: float = -math.inf
     pardoned: int = 0
     """Decisions about this node that the organizer has overruled."""
-    seen: int = 0
+    seen: int = NOT_SEEN
 
     def add(self, cause: Cause, step: float) -> None:
         found = added(self.evidence.get(cause, 0.0), step)

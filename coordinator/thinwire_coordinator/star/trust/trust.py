@@ -111,16 +111,14 @@ class Trust:
         """The trust in a node, 0 to 1. Somebody who was never seen is a newcomer. One that has been away keeps what is
         known against it, and its full weight if it had earned that. If it has not, the bound for its network does not
         know of it: it weighs nothing in the round in which it is back, and counts from the next one on."""
-        if not self.weights or node in self.weights:
-            return self.weights.get(node, 1.0)
+        if node in self.weights:
+            return self.weights[node]
         known = self._standings.get(node)
-        if known is None:
-            return NEWCOMER
-        if known.suspected:
+        if known is not None and known.suspected:
             return 0.0
-        if known.counted >= FULL_AFTER:
+        if not self.weights or (known is not None and known.counted >= FULL_AFTER):
             return 1.0
-        return 0.0 if known.group else NEWCOMER
+        return 0.0 if known is not None and known.group else NEWCOMER
 
     @property
     def weights(self) -> Mapping[str, float]:
