@@ -135,6 +135,16 @@ def test_founders_outlive_a_restart_and_newcomers_become_none_by_it() -> None:
     assert 0 < keys <= GROUP_SHARE * founders + 1
 
 
+def test_a_founder_that_was_cleared_does_not_end_the_time_of_the_founders_by_a_restart() -> None:
+    trust = _run_of_one_network(FULL_AFTER - 1)
+    trust.of("founder1").suspect(Cause.NOISE, "its votes agree with nobody")
+    trust.pardon("founder1", 0.0)
+    again = _restarted(trust)
+    again.arrived("colleague", NETWORK, 0.0)
+    assert again.of("colleague").founder
+    assert not again.of("founder1").counts_as_founder
+
+
 def test_nodes_of_an_earlier_process_are_not_present_until_they_join_again() -> None:
     """Volunteers of last month do not raise the bound for the newcomers of a network."""
     gone = [f"gone{number}" for number in range(300)]

@@ -260,5 +260,4 @@ def _median_agreement(shown: Sequence[Shown], weight: Callable[[str], float]) ->
 
 def _shows_settled(kept: Standing) -> bool:
     """Whether a standing of an earlier process shows that a node had its full weight then."""
-    came_later = not kept.founder and not kept.suspected and not kept.bans
-    return kept.counted >= FULL_AFTER or came_later
+    return kept.counted >= FULL_AFTER or not kept.founder

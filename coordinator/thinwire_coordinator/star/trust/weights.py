@@ -45,11 +45,11 @@ def weights_of(
     """
     weights = {one.node: 0.0 if one.suspected or one.banned_until > now else earned(one.counted) for one in standings}
     counting = [one for one in standings if weights[one.node]]
-    first = {one.group for one in counting if one.founder or one.counted >= FULL_AFTER}
+    first = {one.group for one in counting if one.counts_as_founder or one.counted >= FULL_AFTER}
     free = first if founding and len(first) == 1 else ()
     newcomers: defaultdict[str, list[str]] = defaultdict(list)
     for one in counting:
-        if one.group and one.counted < FULL_AFTER and not (one.founder and one.group in free):
+        if one.group and one.counted < FULL_AFTER and not (one.counts_as_founder and one.group in free):
             newcomers[one.group].append(one.node)
     most_new = {group: max(weights[node] for node in nodes) for group, nodes in newcomers.items()}
     established = sum(weights.values()) - sum(weights[node] for nodes in newcomers.values() for node in nodes)
