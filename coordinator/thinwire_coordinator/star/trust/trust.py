@@ -227,13 +227,13 @@ class Trust:
     # audits
 
     def whom_to_audit(self, nodes: Sequence[str], draw: float) -> str:
-        """The node to audit next, of those given. Nodes that are suspected of noise and those audited least come first;
-        the rest is drawn. draw: 0 to 1."""
+        """The node to audit next, of those given. Nodes that are suspected or doubted come first, then those audited
+        least; the rest is drawn. draw: 0 to 1."""
 
         def urgency(node: str) -> tuple[bool, float]:
             standing = self.of(node)
             doubted = standing.evidence.get(Cause.NOISE, 0.0) + standing.evidence.get(Cause.AUDIT, 0.0)
-            return doubted >= DOUBT, -standing.audits
+            return bool(standing.suspected) or doubted >= DOUBT, -standing.audits
 
         ordered = sorted(nodes)
         most = max(urgency(node) for node in ordered)
