@@ -17,6 +17,8 @@ from thinwire_coordinator.star.round.announcements import Receipt
 from thinwire_coordinator.star.round.contributions import Contribution
 from thinwire_coordinator.star.trust import observer
 from thinwire_coordinator.star.trust.ballots import Ballot
+from thinwire_coordinator.star.trust.evidence import RoundEvidence
+from thinwire_coordinator.star.trust.trust import PRESENT_ROUNDS
 from thinwire_proto.contract import DemoSpec
 from thinwire_proto.exact.tiles import MATRIX_COMPONENTS
 from thinwire_proto.exact.votes import Votes
@@ -177,3 +179,18 @@ async def test_contributions_beyond_the_bound_of_a_round_are_compared_too(
     }
     assert max(noted) > votes
     await bench.close()
+
+
+async def test_a_node_that_attends_is_present_however_long_it_sends_nothing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, DemoSpec(k=K), length_ms=60_000, min_contributions=5)
+    rounds, trust = Rounds(bench), bench.swarm.observer.trust
+    await rounds.join(HONEST)
+    quiet = bench.join("q")
+    bench.swarm.observer.joined(quiet.node_id, "203.0.113.0/24")
+    trust.observe(RoundEvidence(PRESENT_ROUNDS + 1), 0.0)
+    was_present = quiet.node_id in trust.weights
+    await bench.attend(quiet)
+    await rounds.play("")  # without it
+    is_present = quiet.node_id in trust.weights
+    await bench.close()
+    assert (was_present, is_present) == (False, True)

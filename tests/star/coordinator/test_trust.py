@@ -115,6 +115,16 @@ def test_a_node_with_other_data_is_not_banned_and_an_audit_vouches_for_it() -> N
     assert trust.weight("other") > 0
 
 
+@pytest.mark.parametrize("cause", [Cause.AGAINST, Cause.COPY, Cause.MISMATCH, Cause.NOISE])
+def test_suspected_nodes_are_audited_first_and_then_those_audited_least(cause: Cause) -> None:
+    trust = Trust()
+    trust.of("suspected").suspect(cause, "a reason")
+    trust.of("suspected").audits, trust.of("audited").audits = 2, 1
+    nodes = ["audited", "new", "suspected"]
+    assert {trust.whom_to_audit(nodes, draw / 10) for draw in range(10)} == {"suspected"}
+    assert {trust.whom_to_audit(nodes[:2], draw / 10) for draw in range(10)} == {"new"}
+
+
 def test_audits_find_a_node_that_agrees_but_does_not_compute() -> None:
     trust = Trust()
     found: list[Decision] = []

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thinwire_coordinator.hall.events import Cause
+from thinwire_coordinator.star.round.admission import weight
 from thinwire_coordinator.star.trust.evidence import RoundEvidence, Shown
 from thinwire_coordinator.star.trust.standing import Standing
-from thinwire_coordinator.star.trust.trust import Trust
-from thinwire_coordinator.star.trust.weights import FOUNDERS_ROUNDS, FULL_AFTER, GROUP_SHARE, NEWCOMER, earned
+from thinwire_coordinator.star.trust.trust import PRESENT_ROUNDS, Trust
+from thinwire_coordinator.star.trust.weights import (
+    FOUNDERS_ROUNDS,
+    FULL_AFTER,
+    GROUP_SHARE,
+    NEWCOMER,
+    earned,
+    weights_of,
+)
 
 HONEST = [f"honest{number}" for number in range(12)]
 NETWORK = "203.0.113.0/24"
@@ -39,6 +49,44 @@ def test_a_thousand_keys_of_one_address_are_worth_little() -> None:
         trust.arrived(f"key{number}", "4:203.0.113", 0.0)
     summed = sum(-(-8 * trust.weight(f"key{number}") // 1) for number in range(1000))
     assert 0 < summed <= GROUP_SHARE * 8 * len(HONEST) + 1
+
+
+def _votes(trust: Trust, nodes: Iterable[str], weight_max: int = 8) -> int:
+    """How much full contributions of these nodes weigh together."""
+    return sum(weight(8, 8, weight_max, trust.weight(node)) for node in nodes)
+
+
+def _established() -> Trust:
+    trust = Trust(8)
+    for place, node in enumerate(HONEST):
+        trust.arrived(node, f"10.0.{place}.0/24", 0.0)
+    for number in range(FULL_AFTER):
+        trust.observe(RoundEvidence(number, tuple(Shown(node, 8.0) for node in HONEST)), 0.0)
+    return trust
+
+
+@pytest.mark.parametrize("attend", [False, True])
+def test_keys_that_hold_back_are_bounded_when_all_contribute_at_once(attend: bool) -> None:
+    trust, keys = _established(), [f"key{number}" for number in range(200)]
+    for key in keys:
+        trust.arrived(key, NETWORK, 0.0)
+    back = FULL_AFTER + PRESENT_ROUNDS + 2
+    for first, last in ((FULL_AFTER, back), (back + 1, back + PRESENT_ROUNDS + 2)):
+        for number in range(first, last):
+            trust.opened(number, [*HONEST, *keys] if attend else HONEST, 0.0)
+            trust.observe(RoundEvidence(number, tuple(Shown(node, 8.0) for node in HONEST)), 0.0)
+        assert _votes(trust, keys) <= GROUP_SHARE * _votes(trust, HONEST)
+        trust.observe(RoundEvidence(last, tuple(Shown(node, 8.0) for node in [*HONEST, *keys])), 0.0)
+        assert 0 < _votes(trust, keys) <= GROUP_SHARE * _votes(trust, HONEST)
+
+
+def test_a_slow_newcomer_that_attends_keeps_its_weight() -> None:
+    trust = _established()
+    trust.arrived("slow", NETWORK, 0.0)
+    for number in range(FULL_AFTER, FULL_AFTER + 3 * PRESENT_ROUNDS):
+        trust.opened(number, [*HONEST, "slow"], 0.0)
+        trust.observe(RoundEvidence(number, tuple(Shown(node, 8.0) for node in HONEST)), 0.0)
+    assert trust.weight("slow") == NEWCOMER
 
 
 def _run_of_one_network(rounds: int) -> Trust:
@@ -87,6 +135,40 @@ def test_founders_outlive_a_restart_and_newcomers_become_none_by_it() -> None:
     assert 0 < keys <= GROUP_SHARE * founders + 1
 
 
+def test_a_founder_that_was_cleared_does_not_end_the_time_of_the_founders_by_a_restart() -> None:
+    trust = _run_of_one_network(FULL_AFTER - 1)
+    trust.of("founder1").suspect(Cause.NOISE, "its votes agree with nobody")
+    trust.pardon("founder1", 0.0)
+    again = _restarted(trust)
+    again.arrived("colleague", NETWORK, 0.0)
+    assert again.of("colleague").founder
+    assert not again.of("founder1").counts_as_founder
+
+
+def test_nodes_of_an_earlier_process_are_not_present_until_they_join_again() -> None:
+    """Volunteers of last month do not raise the bound for the newcomers of a network."""
+    gone = [f"gone{number}" for number in range(300)]
+    kept = [Standing(node, counted=FULL_AFTER).plain() | {"node": node} for node in [*HONEST, *gone]]
+    trust = Trust(8, [Standing.from_plain(plain.pop("node"), plain) for plain in kept])
+    keys = [f"key{number}" for number in range(200)]
+    for place, node in enumerate(HONEST):
+        trust.arrived(node, f"10.0.{place}.0/24", 0.0)
+    for key in keys:
+        trust.arrived(key, NETWORK, 0.0)
+    assert 0 < _votes(trust, keys) <= GROUP_SHARE * _votes(trust, HONEST)
+    trust.opened(5000, [*HONEST, *keys], 0.0)
+    assert 0 < _votes(trust, keys) <= GROUP_SHARE * _votes(trust, HONEST)
+    assert trust.weight(gone[0]) == 1  # if it comes back
+
+
+def test_a_suspicion_of_an_earlier_process_holds_before_anybody_has_joined() -> None:
+    suspected = Standing("hostile")
+    suspected.suspect(Cause.NOISE, "its votes agree with nobody")
+    trust = Trust(8, [suspected])
+    assert trust.weight("hostile") == 0
+    assert trust.weight("somebody") == 1
+
+
 @pytest.mark.parametrize("lost", ["time", "suspicion", "another network"])
 def test_founders_are_bounded_once_their_time_is_over_or_others_have_a_claim(lost: str) -> None:
     """One of two hundred has earned its full weight, and the others together weigh as much as that one."""
@@ -109,12 +191,38 @@ def test_founders_are_bounded_once_their_time_is_over_or_others_have_a_claim(los
     assert sum(trust.weight(node) for node in everybody[1:]) <= 1
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), min_size=1, max_size=30), st.integers(0, 50))
+@pytest.mark.parametrize(("newcomers", "counted"), [(39, 0), (38, 1), (38, 8), (25, 1), (15, 4), (200, 15)])
+def test_newcomers_keep_the_bound_once_their_weights_are_rounded_up(newcomers: int, counted: int) -> None:
+    honest = [Standing(f"honest{place}", f"10.0.{place}.0/24", FULL_AFTER) for place in range(10)]
+    keys = [Standing(f"key{place}", NETWORK, counted) for place in range(newcomers)]
+    weighed = dict.fromkeys((key.node for key in keys), 0)
+    for turn in range(newcomers):
+        found = weights_of([*honest, *keys], 0.0, turn, 8)
+        votes = {key.node: weight(8, 8, 8, found[key.node]) for key in keys}
+        assert 30 < sum(votes.values()) <= GROUP_SHARE * 80
+        assert max(votes.values()) - min(votes.values()) <= 1
+        for node, one in votes.items():
+            weighed[node] += one
+    assert len(set(weighed.values())) == 1  # they take turns
+
+
+def test_a_lone_newcomer_is_rounded_up_however_few_the_others_are() -> None:
+    found = weights_of([Standing("honest", "10.0.0.0/24", FULL_AFTER), Standing("new", NETWORK, 7)], 0.0, 0, 8)
+    assert found["new"] == earned(7)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), min_size=1, max_size=30),
+    st.integers(0, 50),
+    st.sampled_from([1, 4, 8, 100]),
+)
 @settings(max_examples=100, deadline=None)
-def test_weights_are_bounded_and_do_not_depend_on_the_order(nodes: list[tuple[str, int]], turn: int) -> None:
+def test_weights_are_bounded_and_do_not_depend_on_the_order(
+    nodes: list[tuple[str, int]], turn: int, weight_max: int
+) -> None:
     def weights(order: int) -> dict[str, float]:
         kept = [Standing(f"n{place}", group, counted, seen=turn) for place, (group, counted) in enumerate(nodes)]
-        trust = Trust(8, kept[::order])
+        trust = Trust(weight_max, kept[::order])
         trust.observe(RoundEvidence(turn), 0.0)
         return dict(trust.weights)
 
@@ -128,8 +236,10 @@ def test_weights_are_bounded_and_do_not_depend_on_the_order(nodes: list[tuple[st
     unit = {group: earned(max(counts.values())) if counts else 0.0 for group, counts in new.items()}
     full = sum(counted >= FULL_AFTER for _, counted in nodes)
     for group, counts in new.items():
-        bound = max(GROUP_SHARE * (full + sum(unit.values()) - unit[group]), unit[group])
-        assert sum(found[node] for node in counts) <= bound + 1 / 16  # rounded to the integers of the wire
+        others = full + sum(unit.values()) - unit[group]
+        one = weight(8, 8, weight_max, unit[group])
+        votes = sum(weight(8, 8, weight_max, found[node]) for node in counts)
+        assert votes <= max(GROUP_SHARE * others * weight_max + 1e-6, one)
 
 
 def _numbered(nodes: list[tuple[str, int]]) -> list[tuple[str, str, int]]:

@@ -120,6 +120,8 @@ class Observer:
         why = self.trust.of(node).why
         if why:
             return f"your votes are not merged at present: {why}; they are still observed, so that this can end"
+        if node not in self.trust.weights:
+            return "this node has been away for many rounds; its contributions count from the next round on"
         return "many newcomers share your network's address, so each counts in some rounds only"
 
     # held-out losses
@@ -135,6 +137,7 @@ class Observer:
     # a round
 
     def opened(self, number: int, nodes: tuple[str, ...]) -> None:
+        self.trust.opened(number, nodes, self._wall())
         # nodes go on sending what an update has left out after an amendment lets updates have all
         self._comparer.may_repeat |= self._hall.contract.demo.update_topk > 0
         votes_max = max(1, len(nodes) * self._hall.layout.selected_max(self._hall.contract.demo.k))

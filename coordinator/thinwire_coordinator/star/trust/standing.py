@@ -18,20 +18,24 @@ FORGIVEN_AFTER = 500
 """Each time that a node has this many more counted rounds, its next ban is half as long."""
 VOUCHED = -math.log(1e-2)
 """S of the audits from which on they vouch for a node: honest audits are then 100 times as likely as hostile ones."""
+NOT_SEEN = -(1 << 62)
+"""The newest round of a node that has not been here since this process began."""
 
 
 @dataclass
 class Standing:
     """One node. group: of its address; empty if it has none. counted: counted rounds since it was last suspected.
-    founder: whether it came before any node had its full weight, and was never suspected. evidence: S of each test, see
-    `sequential`. vouched: S of the audits in the node's favour. suspected: why its votes are not merged, in words, by
-    cause. banned_until: in seconds on the caller's clock. seen: newest round with evidence.
+    founder: whether it came before any node had its full weight. was_suspected: whether it ever had a suspicion.
+    evidence: S of each test, see `sequential`. vouched: S of the audits in the node's favour. suspected: why its votes
+    are not merged, in words, by cause. banned_until: in seconds on the caller's clock. seen: newest round in which it
+    was here.
     """
 
     node: str
     group: str = ""
     counted: int = 0
     founder: bool = False
+    was_suspected: bool = False
     evidence: dict[Cause, float] = field(default_factory=dict)
     vouched: float = 0.0
     audits: int = 0
@@ -40,7 +44,7 @@ class Standing:
     banned_until: float = -math.inf
     pardoned: int = 0
     """Decisions about this node that the organizer has overruled."""
-    seen: int = 0
+    seen: int = NOT_SEEN
 
     def add(self, cause: Cause, step: float) -> None:
         found = added(self.evidence.get(cause, 0.0), step)
@@ -61,7 +65,7 @@ class Standing:
             self.evidence.pop(cause)
         else:
             self.suspected[cause] = reason
-            self.founder = False
+            self.was_suspected = True
 
     def is_cleared(self, cause: Cause) -> bool:
         """Whether a suspicion is over."""
@@ -92,6 +96,10 @@ class Standing:
         self.bans = 0
         self.banned_until = -math.inf
         self.pardoned += 1
+
+    @property
+    def counts_as_founder(self) -> bool:
+        return self.founder and not self.was_suspected
 
     @property
     def why(self) -> str:

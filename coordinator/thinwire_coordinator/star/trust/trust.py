@@ -39,7 +39,7 @@ from thinwire_coordinator.star.trust.weights import FOUNDERS_ROUNDS, FULL_AFTER,
 OUTAGE_SHARE = 1 / 3
 """If more than this share of the nodes of a round (and at least two) fail in the same way, none of them is blamed."""
 PRESENT_ROUNDS = 16
-"""A node counts among the present ones for this many rounds after its last contribution."""
+"""A node counts among the present ones for this many rounds after it last joined, attended or contributed."""
 NODES_MAX = 65_536
 """Nodes that are remembered. Beyond that, those are forgotten that were seen longest ago, banned ones last."""
 AUDITS_KEPT = 64
@@ -84,6 +84,12 @@ class Trust:
         standing.group, standing.seen = group, self._round
         self._weigh(now)
 
+    def opened(self, number: int, nodes: Iterable[str], now: float) -> None:
+        """A round opens. nodes: those that attend it. They are present, even if they contribute much later."""
+        for node in nodes:
+            self.of(node).seen = number
+        self._weigh(now)
+
     def banned_for(self, node: str, now: float) -> float:
         """For how many more seconds a node is refused; 0 if it is not."""
         found = self._standings.get(node)
@@ -103,13 +109,16 @@ class Trust:
 
     def weight(self, node: str) -> float:
         """The trust in a node, 0 to 1. Somebody who was never seen is a newcomer. One that has been away keeps what is
-        known against it, and its full weight if it had earned that."""
-        if not self.weights or node in self.weights:
-            return self.weights.get(node, 1.0)
+        known against it, and its full weight if it had earned that. If it has not, the bound for its network does not
+        know of it: it weighs nothing in the round in which it is back, and counts from the next one on."""
+        if node in self.weights:
+            return self.weights[node]
         known = self._standings.get(node)
         if known is not None and known.suspected:
             return 0.0
-        return 1.0 if known is not None and known.counted >= FULL_AFTER else NEWCOMER
+        if not self.weights or (known is not None and known.counted >= FULL_AFTER):
+            return 1.0
+        return 0.0 if known is not None and known.group else NEWCOMER
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -218,13 +227,13 @@ class Trust:
     # audits
 
     def whom_to_audit(self, nodes: Sequence[str], draw: float) -> str:
-        """The node to audit next, of those given. Nodes that are suspected of noise and those audited least come first;
-        the rest is drawn. draw: 0 to 1."""
+        """The node to audit next, of those given. Nodes that are suspected or doubted come first, then those audited
+        least; the rest is drawn. draw: 0 to 1."""
 
         def urgency(node: str) -> tuple[bool, float]:
             standing = self.of(node)
             doubted = standing.evidence.get(Cause.NOISE, 0.0) + standing.evidence.get(Cause.AUDIT, 0.0)
-            return doubted >= DOUBT, -standing.audits
+            return bool(standing.suspected) or doubted >= DOUBT, -standing.audits
 
         ordered = sorted(nodes)
         most = max(urgency(node) for node in ordered)
@@ -251,5 +260,4 @@ def _median_agreement(shown: Sequence[Shown], weight: Callable[[str], float]) ->
 
 def _shows_settled(kept: Standing) -> bool:
     """Whether a standing of an earlier process shows that a node had its full weight then."""
-    came_later = not kept.founder and not kept.suspected and not kept.bans
-    return kept.counted >= FULL_AFTER or came_later
+    return kept.counted >= FULL_AFTER or not kept.founder

@@ -15,8 +15,9 @@ that come later are bounded.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from thinwire_coordinator.star.trust.standing import Standing
 
@@ -44,37 +45,52 @@ def weights_of(
     """
     weights = {one.node: 0.0 if one.suspected or one.banned_until > now else earned(one.counted) for one in standings}
     counting = [one for one in standings if weights[one.node]]
-    first = {one.group for one in counting if one.founder or one.counted >= FULL_AFTER}
+    first = {one.group for one in counting if one.counts_as_founder or one.counted >= FULL_AFTER}
     free = first if founding and len(first) == 1 else ()
     newcomers: defaultdict[str, list[str]] = defaultdict(list)
     for one in counting:
-        if one.group and one.counted < FULL_AFTER and not (one.founder and one.group in free):
+        if one.group and one.counted < FULL_AFTER and not (one.counts_as_founder and one.group in free):
             newcomers[one.group].append(one.node)
     most_new = {group: max(weights[node] for node in nodes) for group, nodes in newcomers.items()}
     established = sum(weights.values()) - sum(weights[node] for nodes in newcomers.values() for node in nodes)
+    shared: dict[str, float] = {}  # of each group with a bound: GROUP_SHARE of what everybody else weighs
     for group, nodes in newcomers.items():
         others = established + sum(most_new.values()) - most_new[group]
         if others > TINY:
-            bound = max(GROUP_SHARE * others, most_new[group])
+            shared[group] = GROUP_SHARE * others
+            bound = max(shared[group], most_new[group])
             shrink = min(1.0, bound / sum(weights[node] for node in nodes))
             for node in nodes:
                 weights[node] *= shrink
     most = max(weights.values(), default=0.0)
     if not most:
         return weights
-    return _turns({node: weight / most for node, weight in weights.items()}, newcomers.values(), turn, weight_max)
-
-
-def _turns(weights: dict[str, float], groups: Iterable[list[str]], turn: int, weight_max: int) -> dict[str, float]:
-    """Where a group's weights are below 1 of `weight_max`, let as many nodes count as their sum allows."""
-    least = 1 / weight_max
-    for group in groups:
-        small = sorted(node for node in group if 0 < weights[node] < least)
-        places = max(1, int(sum(weights[node] for node in small) * weight_max + 0.5))
-        if len(small) <= places:
-            continue
-        first = turn * places % len(small)
-        chosen = {small[(first + number) % len(small)] for number in range(places)}
-        for node in small:
-            weights[node] = least if node in chosen else 0.0
+    weights = {node: weight / most for node, weight in weights.items()}
+    for group, share in shared.items():
+        units_max = max(_down(share / most * weight_max), _up(most_new[group] / most * weight_max))
+        weights |= _whole({node: weights[node] for node in newcomers[group]}, units_max, turn, weight_max)
     return weights
+
+
+def _whole(weights: dict[str, float], units_max: int, turn: int, weight_max: int) -> dict[str, float]:
+    """The weights of a group's newcomers, so that they weigh at most units_max together once each is rounded up. Nodes
+    with less than one unit weigh in turns what they weigh together, so that rounding gives them no more."""
+    shares = {node: weight * weight_max for node, weight in weights.items()}
+    wanted = _down(sum(_up(share) if share >= 1 else share for share in shares.values()))
+    units = {node: _down(share) for node, share in shares.items()}
+    rest = sorted(node for node in shares if _up(shares[node]) > units[node])
+    spare = min(units_max, max(1, wanted)) - sum(units.values())
+    if spare >= len(rest):
+        return weights
+    first = turn * spare % len(rest)
+    for number in range(spare):
+        units[rest[(first + number) % len(rest)]] += 1
+    return {node: unit / weight_max for node, unit in units.items()}
+
+
+def _down(units: float) -> int:
+    return math.floor(units + TINY)
+
+
+def _up(units: float) -> int:
+    return math.ceil(units - TINY)
