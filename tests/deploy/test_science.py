@@ -13,7 +13,7 @@ import torch
 
 import bench.convergence.run as convergence_run
 from bench.convergence.__main__ import INTO, run_all
-from bench.convergence.all_reduce import AdamW, GroupedMuon, RowMoments
+from bench.convergence.all_reduce import AdamW, GroupedMuon
 from bench.convergence.arms import (
     ADAMW,
     ARMS,
@@ -68,9 +68,8 @@ from thinwire.steps.muon import grouped
 from thinwire_planner.methods.gossip import codec_of
 from thinwire_planner.methods.local_steps import TOKENS
 from thinwire_planner.methods.star import RULES
-from thinwire_proto.contract import DecoderSpec, MergedMuonSpec, Parameter, ScheduleSpec
+from thinwire_proto.contract import DecoderSpec, Parameter, ScheduleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
-from thinwire_proto.exact.merged_step import take_merged_step
 from thinwire_proto.exact.schedule import learning_rate
 
 SWEEP = Cell(Size(), 4, 1000)
@@ -197,24 +196,6 @@ def test_the_planner_has_the_tokens_of_the_study() -> None:
     for codec, arm in (("dense", "gossip-dense-muon"), ("sign", "gossip-sign-muon-pull")):
         beside = tokens(arm, SINGLES) / tokens(LOCAL_MUON, SINGLES)
         assert codec_of(codec).tokens == pytest.approx(beside, abs=0.006)
-
-
-def test_moments_by_rows_are_those_of_merged_muon_in_float() -> None:
-    rule = MergedMuonSpec(adamw_rate=1.0)
-    shapes = {"embedding": (6, 8), "vector": (5,)}
-    parameters = tuple(Parameter(name=name, shape=shape) for name, shape in shapes.items())
-    rule = rule.model_copy(update={"adamw_for": ("embedding",)})
-    exact = {name: torch.zeros(shape) for name, shape in shapes.items()}
-    moments = {one.name: torch.zeros(one.shape) for one in rule.moments(parameters)}
-    ours, found = RowMoments(parameters, torch.device("cpu")), {name: one.clone() for name, one in exact.items()}
-    for step in range(4):
-        gradients = {name: torch.randn(shape) * 10 ** (step % 2) for name, shape in shapes.items()}
-        ours.begin()
-        for name, gradient in gradients.items():
-            found[name] -= ours.step(name, gradient)
-        take_merged_step(exact, moments, gradients, rule, learning_rate=1.0, decay=1.0, step=step)
-    for name in shapes:
-        assert torch.allclose(found[name], exact[name], atol=1e-4)
 
 
 def test_a_swarm_is_compared_with_a_ring_all_reduce_among_as_many_nodes() -> None:
