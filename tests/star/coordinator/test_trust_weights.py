@@ -244,3 +244,21 @@ def test_weights_are_bounded_and_do_not_depend_on_the_order(
 
 def _numbered(nodes: list[tuple[str, int]]) -> list[tuple[str, str, int]]:
     return [(f"n{place}", group, counted) for place, (group, counted) in enumerate(nodes)]
+
+
+def test_turns_do_not_move_within_a_round() -> None:
+    """What is observed of the round before comes after the next one has opened."""
+    trust, honest, keys = Trust(8), [f"h{number}" for number in range(10)], [f"s{number:03}" for number in range(200)]
+    for number, node in enumerate(honest):
+        trust.arrived(node, f"10.0.{number}", 0.0)
+    shown = tuple(Shown(node, 8.0) for node in honest)
+    for number in range(1, 41):
+        trust.observe(RoundEvidence(number, shown), 0.0)
+    for node in keys:
+        trust.arrived(node, "66.6.6", 0.0)
+    trust.opened(42, honest + keys, 0.0)
+    early = {node: trust.weight(node) for node in keys}
+    trust.observe(RoundEvidence(41, shown), 0.0)
+    assert {node: trust.weight(node) for node in keys} == early
+    trust.opened(43, honest + keys, 0.0)
+    assert {node: trust.weight(node) for node in keys} != early

@@ -58,6 +58,7 @@ class Trust:
         self._weight_max = weight_max
         self._standings: OrderedDict[str, Standing] = OrderedDict((one.node, one) for one in kept)
         self._round = 0
+        self._turn = 0  # the newest round that has opened: what is observed later of an earlier one moves no turn
         self._audits: deque[float] = deque(maxlen=AUDITS_KEPT)
         self._weights: dict[str, float] = {}
         self._weigh_at: float | None = None  # set while `_weights` is out of date
@@ -86,6 +87,7 @@ class Trust:
 
     def opened(self, number: int, nodes: Iterable[str], now: float) -> None:
         """A round opens. nodes: those that attend it. They are present, even if they contribute much later."""
+        self._turn = max(self._turn, number)
         for node in nodes:
             self.of(node).seen = number
         self._weigh(now)
@@ -126,7 +128,7 @@ class Trust:
         if self._weigh_at is not None:
             present = [one for one in self._standings.values() if one.seen >= self._round - PRESENT_ROUNDS]
             founding = self._settled_since is None or self._round - self._settled_since < FOUNDERS_ROUNDS
-            self._weights = weights_of(present, self._weigh_at, self._round, self._weight_max, founding=founding)
+            self._weights = weights_of(present, self._weigh_at, self._turn, self._weight_max, founding=founding)
             self._weigh_at = None
         return self._weights
 
@@ -140,6 +142,7 @@ class Trust:
         """Add the evidence of a round. Returns the weights of the next round, by node, and the decisions."""
         median = _median_agreement(evidence.shown, self.weight)
         self._round = max(self._round, evidence.round)
+        self._turn = max(self._turn, self._round)
         touched: set[str] = set()
         self._observe_votes(evidence.shown, median)
         self._observe_failures(evidence)
