@@ -201,8 +201,10 @@ class Arrival:
         """Read the payload, once there is memory for it. Return the refusing receipt instead if it did not arrive
         complete and in time."""
         intake, whole = self._intake, False
+        limit = Within(current.round.deadline + READ_GRACE_S - intake.hall.now())
+        current.readings.add(limit)
         try:
-            async with Within(current.round.deadline + READ_GRACE_S - intake.hall.now()):
+            async with limit:
                 payload = await _read(self._claim.payload_bytes, intake.payload_bytes_max, memory, parts)
             whole = self._is_joined
         except PayloadError as error:
@@ -211,6 +213,7 @@ class Arrival:
             if self._is_joined:  # the samples of an earlier session are the new one's to report
                 return self._refuse(Refusal(Reason.LATE, f"round {current.round.number} ended while this was sent"))
         finally:
+            current.readings.discard(limit)
             if not whole:
                 current.round.refuse(contribution)
         if not whole:

@@ -6,18 +6,22 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 
+from thinwire_common.within import Within
 from thinwire_coordinator.star.round.announcements import Receipt
 from thinwire_coordinator.star.round.contributions import Contribution, Round
 from thinwire_proto.exact.votes import Merges
+from thinwire_proto.limits import READ_GRACE_S
 
 
 @dataclass
 class OpenRound:
-    """A `Round` with its merger and its receipts. is_closed: whether all receipts are given."""
+    """A `Round` with its merger and its receipts. is_closed: whether all receipts are given. readings: the limits of
+    what is being read for it."""
 
     round: Round
     merger: Merges
     is_closed: bool = False
+    readings: set[Within] = field(default_factory=set)
     _receipts: dict[bytes, asyncio.Future[Receipt]] = field(default_factory=dict)
 
     def arrived(self, contribution: Contribution, name: bytes, arrived_us: int) -> None:
@@ -35,8 +39,11 @@ class OpenRound:
         self._answer(contribution, receipt)
 
     def close(self, receipt: Receipt) -> None:
-        """End the round: give this receipt to every accepted contribution."""
+        """End the round: give this receipt to every accepted contribution. What is not read READ_GRACE_S later is late,
+        even if the round has ended long before its deadline."""
         self.is_closed = True
+        for reading in self.readings:
+            asyncio.get_running_loop().call_later(READ_GRACE_S, reading.end)
         for contribution in self.round.accepted:
             self.round.over(contribution)
             self._answer(contribution, receipt)

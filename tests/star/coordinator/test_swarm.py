@@ -87,6 +87,24 @@ async def test_a_contribution_after_a_void_round_is_late_and_its_replica_does_no
     await bench.close()
 
 
+async def test_an_upload_is_late_soon_after_its_round_has_ended(tmp_path: Path) -> None:
+    """Not only at the deadline, which is far away at pace barrier."""
+    bench = Bench(tmp_path, pace="barrier", length_ms=600_000, min_contributions=1)
+    first, second = bench.join("a"), bench.join("b")
+    await bench.attend(first)
+    await bench.attend(second)
+    payload, first_round = bench.payload(1), bench.current
+    never = parts_of(payload, asyncio.Event())
+    sending = asyncio.ensure_future(bench.swarm.contribute(second, bench.claim(second, payload), never))
+    await asyncio.sleep(0.05)
+    bench.swarm.driver.excuse(second.node_id, has_nothing=True)  # so that the round does not wait for it
+    async with Within(PATIENCE_S):
+        await bench.contribute(first, 2)
+        assert first_round.is_closed
+        assert (await sending).reason is Reason.LATE
+    await bench.close()
+
+
 async def test_votes_are_merged_as_they_arrive(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     first, second = bench.join("a"), bench.join("b")
