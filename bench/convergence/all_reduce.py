@@ -5,7 +5,6 @@ They are charged one ring all-reduce of float32 among the nodes in each step.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -19,9 +18,7 @@ from bench.convergence.problem import Problem
 from thinwire_node.training.adam_moments import AdamMoments
 from thinwire_proto.all_reduce import ring_bytes
 from thinwire_proto.contract import ADAM_BETAS, Parameter, ScheduleSpec
-from thinwire_proto.contract.rules.merged_muon import rows_of
 from thinwire_proto.contract.rules.muon import MuonSpec
-from thinwire_proto.exact.merged_step import CLIP_SQUARES, EPSILON
 from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import layout_of
 from thinwire_proto.muon import muon_step
@@ -51,49 +48,16 @@ class AdamW:
         self._optimizer.step()
 
 
-class RowMoments:
-    """Moments of named tensors as the rule `merged_muon` has them, in float: a second moment of each row, and rows of a
-    gradient that are shortened (`thinwire_proto.exact.merged_step`). A vector is one row."""
-
-    def __init__(self, parameters: tuple[Parameter, ...], device: torch.device) -> None:
-        sizes = {one.name: (rows_of(one), math.prod(one.shape) // rows_of(one)) for one in parameters}
-        self._mean = {name: torch.zeros(size, device=device) for name, size in sizes.items()}
-        self._second = {name: torch.zeros(len(mean), device=device) for name, mean in self._mean.items()}
-        self._steps = 0
-
-    def begin(self) -> None:
-        self._steps += 1
-
-    def step(self, name: str, gradient: Tensor) -> Tensor:
-        """Add a gradient. Returns the step at η = 1."""
-        (beta1, beta2), mean, second = ADAM_BETAS, self._mean[name], self._second[name]
-        rows = gradient.reshape(mean.shape)
-        squares = rows.square().mean(dim=1)
-        if self._steps > 1:
-            most = second * (CLIP_SQUARES / (1 - beta2 ** (self._steps - 1)))
-            share = torch.where((squares > most) & (most > 0), most / squares, torch.ones_like(squares))
-            rows, squares = rows * share.sqrt()[:, None], squares * share
-        mean.mul_(beta1).add_(rows, alpha=1 - beta1)
-        second.mul_(beta2).add_(squares, alpha=1 - beta2)
-        unbiased = math.sqrt(1 - beta2**self._steps) / (1 - beta1**self._steps)
-        return (mean * unbiased / (second.sqrt() + EPSILON)[:, None]).view(gradient.shape)
-
-
 class GroupedMuon:
     """Muon on named tensors, with gradients passed as arguments. Embeddings and vectors take steps of AdamW, as in
-    `MuonSpec`; by_rows: with a second moment of each row, as in `MergedMuonSpec`.
+    `MuonSpec`.
 
     Matrices of equal shape are one tensor, [matrices, rows, columns], so that a few launches take all of them. groups:
     their names by shape. others: the names of all else. step_of: a step at η = 1 from momentum, gradient and decay.
     """
 
     def __init__(
-        self,
-        parameters: Mapping[str, Tensor],
-        step_of: StepOf = muon_step,
-        rule: MuonSpec | None = None,
-        *,
-        by_rows: bool = False,
+        self, parameters: Mapping[str, Tensor], step_of: StepOf = muon_step, rule: MuonSpec | None = None
     ) -> None:
         self._parameters, self._rule, self._step_of = parameters, rule or MuonSpec(), step_of
         of_all = [Parameter(name=name, shape=tuple(one.shape)) for name, one in parameters.items()]
@@ -104,9 +68,7 @@ class GroupedMuon:
         others = tuple(one for one in of_all if not self._rule.takes(one))
         self.others = [one.name for one in others]
         device = next(iter(parameters.values())).device
-        self._moments: RowMoments | AdamMoments = (
-            RowMoments(others, device) if by_rows else AdamMoments(layout_of(others), *ADAM_BETAS, device)
-        )
+        self._moments = AdamMoments(layout_of(others), *ADAM_BETAS, device)
         self._momentum = {shape: torch.zeros(len(names), *shape, device=device) for shape, names in self.groups.items()}
 
     @torch.no_grad()
@@ -130,7 +92,7 @@ class GroupedMuon:
 def make_optimizer(arm: Arm, parameters: Mapping[str, Tensor]) -> Optimizer:
     """The arm's optimizer, of dense gradients or of local steps."""
     if arm.momentum:
-        return GroupedMuon(parameters, rule=MuonSpec(adamw_rate=arm.adamw_rate), by_rows=arm.by_rows)
+        return GroupedMuon(parameters, rule=MuonSpec(adamw_rate=arm.adamw_rate))
     return AdamW(parameters, arm.beta)
 
 

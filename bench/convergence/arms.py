@@ -24,8 +24,7 @@ class Arm:
     kind: the method. rate, outer: where the sweep of the learning rate begins, and of the outer rate; outer 0: it has
     none. demo, rule: for the kinds that compress. local_steps: H, inner steps of a node in a round. beta: of AdamW's
     second moment. momentum: of Muon; 0: AdamW. adamw_rate: factor on the rate of what takes no steps of Muon, in the
-    dense kinds. by_rows: there, whether it has a second moment of each row alone. outer_momentum: of the outer step.
-    codec, pull: in a gossip run; pull: `exchange.gradient_pull`.
+    dense kinds. outer_momentum: of the outer step. codec, pull: in a gossip run; pull: `exchange.gradient_pull`.
     """
 
     name: str
@@ -39,7 +38,6 @@ class Arm:
     codec: str = ""
     momentum: float = 0.0
     adamw_rate: float = MuonSpec().adamw_rate
-    by_rows: bool = False
     pull: float = 0.0
     outer: float = 0.0
     outer_momentum: float = 0.0
@@ -59,9 +57,8 @@ class Arm:
         return found
 
 
-ADAMW, MUON, MUON_HALF, MUON_ROWS = "adamw", "muon", "muon-half", "muon-rows"
-REFERENCE, DEFAULT = "reference", "thinwire"
-DENSE = (ADAMW, MUON, MUON_HALF, MUON_ROWS)
+ADAMW, MUON, MUON_HALF, REFERENCE, DEFAULT = "adamw", "muon", "muon-half", "reference", "thinwire"
+DENSE = (ADAMW, MUON, MUON_HALF)
 """The arms of the yardstick: all others are compared with the best of them."""
 LOCAL_MUON = "muon-4"
 """Local steps with at least 150 times fewer bytes than a ring of sixteen nodes or more."""
@@ -84,7 +81,6 @@ _MUON = Arm(
     1.5e-2,
     momentum=_MOMENTUM,
 )
-_MUON_HALF = replace(_MUON, name=MUON_HALF, what=_MUON.what.replace("0.2", "0.5"), adamw_rate=0.5)
 _MUON_RULE = LocalMuonSpec(micro_batch=1 << 20)
 _LOCAL = 32
 """H of the arms of others, in place of the 30 that MuLoCo and SparseLoCo publish, so that all arms train on equally
@@ -100,13 +96,7 @@ _GOSSIP = Arm(
 _TABLE = (
     Arm(ADAMW, "AdamW, β 0.9 and 0.99, every gradient exchanged", "adamw", 3e-3),
     _MUON,
-    _MUON_HALF,
-    replace(
-        _MUON_HALF,
-        name=MUON_ROWS,
-        what="the same; these with one second moment a row, as merged-muon has them",
-        by_rows=True,
-    ),
+    replace(_MUON, name=MUON_HALF, what=_MUON.what.replace("0.2", "0.5"), adamw_rate=0.5),
     Arm(DEFAULT, "the contract's defaults: signs of the largest 96 components of a tile", "votes", 2e-3),
     Arm(
         LOCAL_MUON,

@@ -23,7 +23,6 @@ from bench.convergence.arms import (
     MERGED_MUON,
     MUON,
     MUON_HALF,
-    MUON_ROWS,
     REFERENCE,
 )
 from bench.convergence.run import Result, Run, Size
@@ -231,11 +230,11 @@ BEST_OTHER = OTHERS[0]
 GOSSIP = tuple(name for name, arm in ARMS.items() if arm.kind == "gossip")
 SEEDS = (1, 2, 3)
 CLAIMS = (
-    *((FOUR_LONG, arm) for arm in (MUON_ROWS, MUON_HALF, MERGED_FINE, MERGED_MUON, DEFAULT)),
+    *((FOUR_LONG, arm) for arm in (MUON_HALF, MERGED_FINE, MERGED_MUON, DEFAULT)),
     *((FOUR_SHORT, arm) for arm in (*DENSE, *OURS, REFERENCE)),
-    *((SIXTEEN_LONG, arm) for arm in (MUON_ROWS, MERGED_FINE, LOCAL_MUON)),
+    *((SIXTEEN_LONG, arm) for arm in (MUON_HALF, MERGED_FINE, LOCAL_MUON)),
     (SINGLES, "gossip-sign-muon-pull"),
-    *((LARGER, arm) for arm in (MUON_ROWS, MERGED_FINE)),
+    *((LARGER, arm) for arm in (MUON_HALF, MERGED_FINE)),
 )
 """The cells that README quotes. They run on three seeds."""
 
@@ -246,7 +245,7 @@ def _items(arms: Iterable[str], *cells: Cell) -> list[Item]:
 
 _ONCE = [
     *_items((*DENSE, *OURS), FOUR_LONG),
-    *_items((MUON_ROWS, MERGED_FINE), SIXTEEN_LONG),
+    *_items((MUON_HALF, MERGED_FINE), SIXTEEN_LONG),
     *_items((ADAMW, DEFAULT), LARGER),
     *_items(OTHERS, FOUR_SHORT, FOUR_LONG),
     *_items((ADAMW, *OURS, BEST_OTHER), SIXTEEN_LONG),
@@ -254,7 +253,7 @@ _ONCE = [
     *_items((*OURS, *GOSSIP), SINGLES),
     *_items(OURS, LARGER),
 ]
-_GOAL = [Item(arm, FOUR_LONG, seed) for arm in (MUON_ROWS, MERGED_FINE) for seed in SEEDS]
+_GOAL = [Item(arm, FOUR_LONG, seed) for arm in (MUON_HALF, MERGED_FINE) for seed in SEEDS]
 _SEEDS = [Item(arm, cell, seed) for cell, arm in CLAIMS for seed in SEEDS]
 _SETTLED = [replace(item, is_settled=True) for item in _ONCE if item.cell in (FOUR_SHORT, FOUR_LONG, SIXTEEN_LONG)]
 ITEMS = [*_GOAL, *_ONCE, *_SEEDS, *_SETTLED]

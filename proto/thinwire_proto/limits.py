@@ -162,6 +162,8 @@ SERVICE_MANAGER_S = 30 * ROUND_TRIP_MAX_S
 GOSSIP_PATIENCE_S = 150 * ROUND_TRIP_MAX_S
 """A step of `Gossip` waits so long at most for a rank that is silent, unless the script says otherwise. A rank whose
 process ended is noticed at once. This is for a machine that hangs, and longer than a pause to save a checkpoint."""
+EXPORT_LEFT_S = 43_200 * ROUND_TRIP_MAX_S
+"""An unfinished export that is older than this is what a killed command has left."""
 
 assert RECEIPT_WAIT_S + ROUND_TRIP_MAX_S < LEAVE_S < LOST_AFTER_S, "a node must have left before it counts as lost"
 assert LEAVE_S < SERVICE_STOP_S < SERVICE_MANAGER_S, "a service must leave before it is killed"

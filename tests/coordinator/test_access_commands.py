@@ -147,7 +147,7 @@ def sealed(tmp_path: Path) -> None:
 def test_an_amendment_is_shown_ordered_and_withdrawn(run: Run) -> None:
     with pytest.raises(ConfigError, match="cannot change within a run"):
         run("amend", "--set", "model.width=64")
-    with pytest.raises(ConfigError, match="must be a finite number"):
+    with pytest.raises(ConfigError, match="must have finite numbers only"):
         run("amend", "--set", "schedule.learning_rate=nan")
     shown = run("amend", "--set", "demo.k=16", "--dry-run")
     assert "→ 16" in shown

@@ -22,7 +22,7 @@ from bench.convergence.arms import (
     MERGED_FINE,
     MERGED_MUON,
     MUON,
-    MUON_ROWS,
+    MUON_HALF,
     REFERENCE,
 )
 from bench.convergence.local_steps import DiLoCo
@@ -210,9 +210,9 @@ def test_a_swarm_is_compared_with_a_ring_all_reduce_among_as_many_nodes() -> Non
 
 
 def test_the_pages_have_all_results_and_say_what_is_left() -> None:
-    results = completed(ITEMS[:1], {MUON_ROWS: rates_at(MUON_ROWS, 0)})
+    results = completed(ITEMS[:1], {MUON_HALF: rates_at(MUON_HALF, 0)})
     text = few_page(results)
-    assert f"| 4 | {MUON_ROWS} | 0.015 | 1 | 1.0000 |" in text
+    assert f"| 4 | {MUON_HALF} | 0.015 | 1 | 1.0000 |" in text
     assert f"about {len(runs_left(ITEMS, results))} are left" in text
     assert "No run so far" in many_page(results)
 

@@ -82,7 +82,10 @@ def _with_data(contract: Contract, manifest: bytes, data: dict[str, Any]) -> Con
     """A contract that names these bytes as its manifest, so that they are read whatever they are."""
     named = {"manifest_hash": hashlib.sha256(manifest).hexdigest(), "manifest_bytes": len(manifest)}
     document = json.loads(contract.written)
-    document["model"] |= {"vocabulary": max(512, data.get("vocabulary", 0))}
+    if data["kind"] == "images":
+        document["model"] = {"kind": "timm", "classes": data["classes"], "image_size": data["image_size"]}
+    else:
+        document["model"] |= {"vocabulary": max(512, data["vocabulary"])}
     document["data"] = data | named
     return Contract.model_validate(document)
 
@@ -99,7 +102,7 @@ def _open_tokens(contract: Contract) -> Any:
 
 def _open_images(contract: Contract) -> Any:
     def read(data: bytes) -> None:
-        spec = {"kind": "images", "classes": 2, "image_size": 4}
+        spec = {"kind": "images", "classes": 2, "image_size": 8}
         named = _with_data(contract, data, spec)
         _draw(data_kind_of(named.data).open(data, named, NoBlobs()))
 
@@ -127,9 +130,9 @@ def _number_in(data: bytes, key: str) -> int:
 
 def _image_manifest() -> ImageManifest:
     def shard(digit: str) -> Shard:
-        return Shard(hash=digit * 64, size=10 * (4 + 48), tokens=10)
+        return Shard(hash=digit * 64, size=10 * (4 + 192), tokens=10)
 
-    return ImageManifest(image_size=4, classes=("a", "b"), train=(shard("a"), shard("b")), held_out=(shard("c"),))
+    return ImageManifest(image_size=8, classes=("a", "b"), train=(shard("a"), shard("b")), held_out=(shard("c"),))
 
 
 def _unpack(spec: CorpusSpec) -> Any:

@@ -15,12 +15,11 @@ from typing import Any
 
 from thinwire_common.files import sync_folder
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.limits import EXPORT_LEFT_S
 
 MARK = "thinwire.json"
 """The file by which an export is recognised. It lists the other files."""
 MARK_BYTES_MAX = 1 << 20
-PART_OLD_S = 86400.0
-"""No export takes as long."""
 
 
 @contextmanager
@@ -53,7 +52,7 @@ def whole_folder(out: Path, about: dict[str, Any]) -> Iterator[Path]:
 def _remove_old_parts(out: Path) -> None:
     """Remove what exports that were killed have left."""
     for part in out.parent.glob(f".{glob.escape(out.name)}.part-*"):
-        if time.time() - part.stat().st_mtime > PART_OLD_S:
+        if time.time() - part.stat().st_mtime > EXPORT_LEFT_S:
             shutil.rmtree(part, ignore_errors=True)
 
 
