@@ -22,6 +22,8 @@ def test_two_exports_to_one_folder_leave_one_of_them_whole(tmp_path: Path) -> No
     assert json.loads((out / MARK).read_text()) == {"step": 1, "files": ["weights"]}
     assert (out / "weights").read_text() == "first"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    (tmp_path / "other").mkdir()
+    assert out.stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 def test_the_folder_that_one_is_in_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

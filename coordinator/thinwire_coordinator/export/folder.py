@@ -5,11 +5,11 @@ from __future__ import annotations
 import glob
 import json
 import os
+import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,10 @@ def whole_folder(out: Path, about: dict[str, Any]) -> Iterator[Path]:
     """
     out = out.resolve()
     check_free(out)
-    passing = out
+    passing = out.with_name(f".{out.name}.part-{secrets.token_hex(4)}")  # another may be under way
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
         _remove_old_parts(out)
-        passing = Path(tempfile.mkdtemp(prefix=f".{out.name}.part-", dir=out.parent))  # another may be under way
+        passing.mkdir(parents=True)
         yield passing
         names = sorted(path.name for path in passing.iterdir())
         mark = json.dumps(about | {"files": names}, indent=2, ensure_ascii=False) + "\n"
@@ -45,15 +44,15 @@ def whole_folder(out: Path, about: dict[str, Any]) -> Iterator[Path]:
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written: {error.strerror or error}") from None
     finally:
-        if passing != out:
-            shutil.rmtree(passing, ignore_errors=True)
+        shutil.rmtree(passing, ignore_errors=True)
 
 
 def _remove_old_parts(out: Path) -> None:
     """Remove what exports that were killed have left."""
     for part in out.parent.glob(f".{glob.escape(out.name)}.part-*"):
-        if time.time() - part.stat().st_mtime > EXPORT_LEFT_S:
-            shutil.rmtree(part, ignore_errors=True)
+        with suppress(FileNotFoundError):  # it is complete by now
+            if time.time() - part.stat().st_mtime > EXPORT_LEFT_S:
+                shutil.rmtree(part, ignore_errors=True)
 
 
 def check_free(out: Path) -> None:

@@ -223,14 +223,12 @@ def back_up(folder: Path, url: str, say: Callable[[str], None] = lambda line: No
 
 def _check_continues(before: Listed, ledger: Path, url: str) -> None:
     """Raise ConfigError if the ledger lacks rows that the backup has: it would take the place of what is lost here."""
-    with tempfile.TemporaryDirectory(dir=ledger.parent, prefix=SCRATCH) as scratch:
-        copy_database(ledger, copy := Path(scratch) / LEDGER)
-        step, _ = _named_by(copy)
-        found = _head_of(copy, before.step) if before.step <= step else ""
-    if before.step > step or (before.head and before.head != found):
-        how = f"up to step {before.step}, and this ledger is at step {step}" if before.step > step else "that differ"
+    found = _head_of(ledger, before.step)
+    if before.step and (not found or found != (before.head or found)):
+        how = "are other ones than" if found else "are not in"
         raise ConfigError(
-            f"{url} has rows of this run that are not in {ledger}, {how}; give another address, or `restore` that one"
+            f"{url} has the run up to step {before.step}, and its last rows {how} {ledger}; give another address, or "
+            "`restore` that one"
         )
 
 
@@ -338,8 +336,11 @@ def _named_by(ledger: Path) -> tuple[int, list[tuple[int, str]]]:
 
 def _head_of(ledger: Path, step: int) -> str:
     """The hash of the row before a step, in hexadecimal; empty without one."""
-    with closing(sqlite3.connect(ledger)) as db:
-        found = db.execute("SELECT hash FROM rows WHERE step = ?", (step - 1,)).fetchone()
+    try:
+        with closing(sqlite3.connect(f"{ledger.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            found = db.execute("SELECT hash FROM rows WHERE step = ?", (step - 1,)).fetchone()
+    except sqlite3.Error as error:
+        raise LedgerError(f"{ledger}: cannot be read: {error}", mend="try again") from None
     return bytes(found[0]).hex() if found else ""
 
 
