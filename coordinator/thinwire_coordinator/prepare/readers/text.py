@@ -42,7 +42,7 @@ def read_text(name: str, content: Content, reading: Reading) -> Iterator[Documen
 def _divided(data: bytes) -> tuple[bytes, bytes]:
     """Divide after the last empty line of the second half; without one, after a line; else between characters."""
     half = len(data) // 2
-    for mark in (b"\r\n\r\n" if b"\r\n" in data else b"\n\n", b"\n", b" "):
+    for mark in (b"\n\n", b"\r\n\r\n", b"\n", b" "):
         if (found := data.rfind(mark, half)) >= 0:
             cut = found + len(mark)
             return data[:cut], data[cut:]
