@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from thinwire_planner.methods.gossip import FAMILY as GOSSIP
 from thinwire_planner.methods.method import Forecast, Setting, Variant
 from thinwire_proto.errors import ConfigError
 
@@ -137,12 +136,12 @@ def changes(setting: Setting, candidates: Sequence[Predicted]) -> list[Change]:
 
 
 def finalists_of(candidates: Sequence[Predicted]) -> list[Variant]:
-    """The variants that may be taken somewhere along an axis. Of gossip, whose simulation takes time, those that no
+    """The variants that may be taken somewhere along an axis. Of those whose simulation takes time, the ones that no
     other of the same overlap and slack equals in time, bytes and looseness, and beats in one."""
     sound = [one for one in candidates if not one.variant.caution]
-    found = [one.variant for one in sound if one.variant.family != GOSSIP]
+    found = [one.variant for one in sound if not one.variant.is_simulated]
     kinds: dict[tuple[bool, int], list[Predicted]] = {}
-    for one in (one for one in sound if one.variant.family == GOSSIP):
+    for one in (one for one in sound if one.variant.is_simulated):
         kinds.setdefault((one.variant.is_overlapped, one.variant.slack), []).append(one)
     return found + [one.variant for members in kinds.values() for one in members if not _is_beaten(one, members)]
 

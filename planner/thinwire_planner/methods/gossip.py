@@ -98,6 +98,7 @@ def gossip_variant(
         without_overlap=in_turn,
         caution=elsewhere if codec.is_rounded and not is_measured else "",
         slack=slack,
+        is_simulated=True,
     )
 
 

@@ -126,7 +126,8 @@ class Variant:
     name: unique. family: what the choice is between. is_overlapped: computing goes on while the exchange does. slack:
     iterations that a message may be late. looseness: how far it is from averaging fresh gradients of all nodes exactly;
     of two that are equally fast, the smaller is taken. caution: why it is not recommended, or empty. without_overlap:
-    the name of the same variant that computes and exchanges in turn.
+    the name of the same variant that computes and exchanges in turn. is_simulated: a forecast goes through iterations,
+    which takes time.
     """
 
     name: str
@@ -137,6 +138,7 @@ class Variant:
     without_overlap: str = ""
     caution: str = ""
     slack: int = 0
+    is_simulated: bool = False
 
 
 Variants = Callable[[Setting], Iterator[Variant]]
