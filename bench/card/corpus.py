@@ -100,11 +100,11 @@ def _held_out_packages(files: Mapping[Path, str], bytes_max: int) -> set[str]:
     sizes: Counter[str] = Counter()
     for path, package in files.items():
         sizes[package] += path.stat().st_size
-    most = min(bytes_max, sizes.total()) / HELD_OUT_ONE_IN
-    found: set[str] = set()
+    left, found = min(bytes_max, sizes.total()) / HELD_OUT_ONE_IN, set[str]()
     for package in sorted(sizes, key=number_of):
-        if sum(map(sizes.__getitem__, found)) + sizes[package] <= most:
+        if sizes[package] <= left:
             found.add(package)
+            left -= sizes[package]
     return found or {min(sizes, key=lambda package: sizes[package])}
 
 

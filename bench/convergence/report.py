@@ -279,8 +279,8 @@ implementations.
 
 Embeddings and vectors take steps of AdamW: at 0.2 times the rate of the matrices with `muon`, `muon-4`, MuLoCo and
 gossip, at 0.5 with `muon-half`, and with `merged-muon` at the rate itself, with one second moment a row. The second is
-worth 2% to dense Muon, so a part of what the first ones lose may be that
-([log](../log/convergence.md#2026-11-30--the-embeddings-step-is-not-what-is-left)).
+worth 2% to dense Muon, and nothing to `muon-4`
+(one seed; [log](../log/convergence.md#2026-11-30--figures-read-by-somebody-else)).
 
 **The second version of DeMo (arXiv 2411.19870v2, February 2026) is no arm of its own.** Its text could not be looked up
 in full. Its abstract and the reviews of its conference version name the same three parts (momentum on the nodes, DCT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -120,8 +119,7 @@ def read_prepared(folder: Path) -> Manifest:
     """The manifest of a folder that `prepare` wrote. Raises ConfigError."""
     try:
         data = (folder / MANIFEST_FILE).read_bytes()
-        with suppress(PayloadError):
-            read_manifest(ImageManifest, data)
+        if _has_images(data):
             raise ConfigError(
                 f'{folder} has images, and `init` plans runs on text alone; write a run file with model.kind = "timm" '
                 'and data.kind = "images", and let `check` plan it'
@@ -132,6 +130,14 @@ def read_prepared(folder: Path) -> Manifest:
         raise ConfigError(f"{folder} {what}, so it has no prepared data; {PREPARE}") from None
     except (OSError, PayloadError) as error:
         raise ConfigError(f"{folder / MANIFEST_FILE}: {error}; {PREPARE}") from None
+
+
+def _has_images(manifest: bytes) -> bool:
+    try:
+        read_manifest(ImageManifest, manifest)
+    except PayloadError:
+        return False
+    return True
 
 
 def sizes_of_manifest(manifest: Manifest, weights: dict[str, float] | None = None) -> DataFacts:

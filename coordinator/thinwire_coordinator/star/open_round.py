@@ -39,8 +39,8 @@ class OpenRound:
         self._answer(contribution, receipt)
 
     def close(self, receipt: Receipt) -> None:
-        """End the round: give this receipt to every accepted contribution. What is not read READ_GRACE_S later is late,
-        even if the round has ended long before its deadline."""
+        """End the round: give this receipt to every accepted contribution. One that is still being read READ_GRACE_S
+        later is late, even if the round has ended long before its deadline."""
         self.is_closed = True
         for reading in self.readings:
             asyncio.get_running_loop().call_later(READ_GRACE_S, reading.end)

@@ -247,7 +247,7 @@ def _numbered(nodes: list[tuple[str, int]]) -> list[tuple[str, str, int]]:
 
 
 def test_turns_do_not_move_within_a_round() -> None:
-    """What is observed of the round before comes after the next one has opened."""
+    """The evidence of a round comes after the next one has opened."""
     trust, honest, keys = Trust(8), [f"h{number}" for number in range(10)], [f"s{number:03}" for number in range(200)]
     for number, node in enumerate(honest):
         trust.arrived(node, f"10.0.{number}", 0.0)

@@ -123,11 +123,8 @@ class AmendmentOrders:
     def withdraw(self, sealed: Sequence[str]) -> list[Order]:
         """Remove all orders that wait, and return them. sealed: as for `add`; a coordinator may have just begun one."""
         with self._settings.transaction():
-            return self._withdraw(sealed)
-
-    def _withdraw(self, sealed: Sequence[str]) -> list[Order]:
-        waiting = [one for one in self.waiting() if one.id not in sealed]
-        self._settings.put(AMENDMENTS, json.dumps([asdict(one) for one in self.all() if one.refused]))
+            waiting = [one for one in self.waiting() if one.id not in sealed]
+            self._settings.put(AMENDMENTS, json.dumps([asdict(one) for one in self.all() if one.refused]))
         return waiting
 
     def refuse(self, why: Mapping[str, str]) -> None:

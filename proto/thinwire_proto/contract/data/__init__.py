@@ -14,7 +14,7 @@ class DataSpec(KindSpec):
     """The training data and the order of its samples."""
 
     GIVES: ClassVar[str] = ""
-    """What its samples are, as in `ModelSpec.TAKES`."""
+    """The kind of its samples, as in `ModelSpec.TAKES`."""
 
     seed: int = Field(1, ge=0, lt=1 << 63)
     """seed of the order of samples"""

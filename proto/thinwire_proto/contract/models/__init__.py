@@ -11,7 +11,8 @@ class ModelSpec(KindSpec):
     """The spec of a model. Both ends build the same tensors from it alone."""
 
     TAKES: ClassVar[str] = ""
-    """What it is trained on: "tokens", "images", or empty if it does not say, as a kind of another package need not."""
+    """The kind of its samples: "tokens", "images", or empty if it does not say, as a kind of another package need
+    not."""
 
     vocabulary: int
     """Number of different tokens."""
