@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from support.small import random_replica, small_contract, small_corpus
 from thinwire_node.cli.site import LOOPBACK, Launch, launch, store_at
+from thinwire_node.star.site import follower
+from thinwire_node.star.site.leader import LeaderReplica, LeaderTrainer
+from thinwire_node.star.site.shares import Shares
+from thinwire_node.star.work import Work
+from thinwire_node.storage.state import NodeState
+from thinwire_node.training.compute import TorchCompute
+from thinwire_node.training.failures import Interrupted
 from thinwire_node.training.ranks import RankLost, Ranks
+from thinwire_node.training.threads import Threads, WorkerThread
+from thinwire_proto.data.text import CorpusText
 from thinwire_proto.errors import UsageError
+from thinwire_proto.task import Batch, task_of
 
 PATIENCE_S = 100.0
 TENSORS = [
@@ -118,6 +133,57 @@ def interrupting(ranks: Ranks) -> Any:
 
 def test_the_leader_interrupts_what_the_followers_compute(tmp_path: Path) -> None:
     assert played(tmp_path, interrupting, 3) == {0: [True, True], 1: "end", 2: "end"}
+
+
+class SlowCompute(TorchCompute):
+    """Computes until it is interrupted."""
+
+    def _loss(self, batch: Batch) -> Tensor:
+        while True:
+            self._check_interrupted()
+            time.sleep(0.01)
+
+
+def pausing(ranks: Ranks) -> Any:
+    """The leader has trained its share of a micro-batch, and the follower has not, when the owner pauses the node."""
+    if ranks.rank == 0:
+        return asyncio.run(_paused(ranks))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(follower, "TorchCompute", SlowCompute)
+        follower.Follower(ranks, torch.device("cpu")).run()
+    return None
+
+
+async def _paused(ranks: Ranks) -> tuple[int, int | None, list[int]]:
+    contract, cpu = small_contract(round={"samples": 4}), torch.device("cpu")
+    replica = random_replica(contract)
+    led = LeaderReplica(replica, Shares(replica.layout, ranks, contract.rule))
+    threads = Threads(WorkerThread("compute"), WorkerThread("save"), WorkerThread("join"))
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        data, compute = CorpusText(small_corpus(), contract), TorchCompute(task_of(contract.model), cpu)
+        trainer = LeaderTrainer(contract, data, led, compute, folder)
+        work = Work(contract, NodeState(folder), trainer, threads, time.monotonic, None)
+        work.lease.renew([range(100)])
+        training = asyncio.ensure_future(work.train(4))  # two samples for each
+        while not trainer._rank.trainer.samples:
+            await asyncio.sleep(0.01)
+        work.interrupt()
+        with pytest.raises(Interrupted):
+            await training
+        through = work.lease.trained_through
+        work.lease.renew([range(100)])
+        found = trainer.samples, through, work.lease.take(4)
+        threads.close()
+    return found
+
+
+def test_a_pause_amid_a_micro_batch_has_no_sample_trained_twice(tmp_path: Path) -> None:
+    """What the leader has trained is in the gradient, so that its positions do not come again."""
+    samples, through, after = played(tmp_path, pausing, 2)[0]
+    assert samples == 2
+    assert through == 3
+    assert after == [4, 5, 6, 7]
 
 
 def dying(ranks: Ranks) -> Any:
