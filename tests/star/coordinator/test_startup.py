@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from support.sealed_run import make_run
+from support.sealed_run import make_run, node_key
+from thinwire_common.within import Within
 from thinwire_coordinator.coordinator import Coordinator
+from thinwire_coordinator.hall.access.store import ORGANIZER, AccessStore
+from thinwire_coordinator.hall.events import Cause
 from thinwire_coordinator.hall.ledger.state_directory import is_state, open_state
 from thinwire_coordinator.hall.rpc.server import check_listen
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.workers import Job
+from thinwire_coordinator.star.trust.standing import Standing
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import ConfigError
 
@@ -71,6 +77,35 @@ async def test_a_small_model_is_computed_on_one_thread_unless_more_are_requested
         await running
     torch.set_num_threads(before)
     assert set(found) == {threads}
+
+
+async def test_a_node_that_is_pardoned_while_the_coordinator_starts_is_pardoned(tmp_path: Path) -> None:
+    """After it has read what is known against the node, and before it looks for orders."""
+    await asyncio.to_thread(make_run, tmp_path, 1)  # it starts an event loop of its own
+    node, stop = node_key(1).public, asyncio.Event()
+    suspected = Standing(node.node_id)
+    suspected.suspect(Cause.NOISE, "its votes do not help")
+    with closing(AccessStore(tmp_path)) as access:
+        access.standings.put({node.node_id: suspected.plain()})
+
+    def unban(port: int) -> None:
+        with closing(AccessStore(tmp_path)) as store:
+            store.bans.unban(node.node_id, "a mistake", ORGANIZER, time.time())
+
+    coordinator = Coordinator(settings(tmp_path), on_listening=unban)
+    running = asyncio.ensure_future(coordinator.run(stop))
+    async with Within(30.0):
+        while coordinator._run is None or coordinator._run.stands(node.node_id) != (1.0, ""):
+            await asyncio.sleep(0.05)
+    stop.set()
+    await running
+
+
+async def test_no_seal_waits_for_a_standby_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "bodies.url").write_text("memory://sealed")
+    await asyncio.to_thread(make_run, tmp_path, 1)  # it starts an event loop of its own
+    with pytest.raises(ConfigError, match="--seal-after-standby: the updates of this run are in a store"):
+        await Coordinator(replace(settings(tmp_path), seal_after_standby=True)).run(asyncio.Event())
 
 
 async def test_a_coordinator_stopped_while_it_creates_a_run_leaves_no_state(tmp_path: Path) -> None:
