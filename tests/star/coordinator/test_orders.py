@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from support.swarm_bench import Bench
-from thinwire_coordinator.hall.access.settings import Pause
+from thinwire_coordinator.hall.access.settings import Order, Pause
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.run import watch_orders
 
@@ -65,3 +66,14 @@ async def test_a_pause_is_announced_and_ends_by_itself(bench: Bench, tmp_path: P
             await asyncio.sleep(0.01)
         await stream.aclose()
         watching.cancel()
+
+
+def test_amendments_that_are_ordered_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    def order(command: int) -> None:
+        with closing(AccessStore(tmp_path)) as access:
+            for number in range(20):
+                access.amendments.add(Order(f"{command}-{number}", {"schedule.learning_rate": 0.001}), ())
+
+    with closing(AccessStore(tmp_path)) as access, ThreadPoolExecutor(4) as commands:
+        list(commands.map(order, range(4)))
+        assert len(access.amendments.waiting()) == 80
