@@ -52,14 +52,19 @@ def refuse_unready(what: str, name: str, tensor: Tensor) -> None:
 
 
 def refuse_replaced(what: str, parameters: Sequence[Tensor], remedy: str = "") -> None:
-    """Raise ConfigError if FSDP has put shards in the place of these parameters. They are then no part of a model any
+    """Raise ConfigError if FSDP has put shards in the place of these parameters. They are then in no module any
     more, so they have no gradient, while shards of the same shapes have some.
 
     For parameters that have no gradient. Looks at all objects of the process, which takes a fraction of a second.
     remedy: what to do, for the message."""
     sharded: set[torch.Size] = set()
+    asked = {id(parameter) for parameter in parameters}
     for found in gc.get_objects():
         # `type` and not `isinstance`, which would ask proxies, and some of them import what they stand for
+        if issubclass(type(found), nn.Module):
+            of_module = found.__dict__.get("_parameters") or {}
+            if any(id(parameter) in asked for parameter in of_module.values()):
+                return  # another model is the one that was sharded
         is_parameter = issubclass(type(found), Tensor) and isinstance(found, nn.Parameter)
         if is_parameter and sharding_of(found) and found.grad is not None:
             sharded.update(getattr(found, "_shapes", [found.shape]))

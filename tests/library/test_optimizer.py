@@ -33,6 +33,7 @@ from support.small import SHAPES, shapes_contract
 from thinwire import DeMo
 from thinwire.compression.momentum import Momentum
 from thinwire.compression.residual import dropped_part
+from thinwire.demo.checks import check_equal_rates
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import to_float32
@@ -353,3 +354,32 @@ def test_settings_may_change_between_steps_but_not_what_is_trained() -> None:
 def test_importing_the_package_does_not_load_torch() -> None:
     code = "import sys, thinwire; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"values": "float"}, {"precondition": "adam", "magnitude": "clipped", "update_topk": 9}],
+    ids=["votes", "floats", "magnitudes"],
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_dtype_of_a_script_changes_nothing(settings: dict[str, Any], dtype: torch.dtype) -> None:
+    ends = []
+    for default in (torch.float32, dtype):
+        parameters = parameters_of(SHAPES)
+        gradients = [gradients_of(SHAPES, step, 0) for step in range(2)]
+        torch.set_default_dtype(default)
+        try:
+            optimizer = DeMo(parameters, lr=RATE, **settings)
+            for of_step in gradients:
+                give(parameters, of_step)
+                optimizer.step()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        ends.append(parameters)
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+def test_rates_at_the_end_of_a_cosine_may_differ_by_their_rounding() -> None:
+    check_equal_rates([[(7e-16, 0.1)], [(9e-16, 0.1)]])
+    with pytest.raises(ConfigError, match="lr of param group 0"):
+        check_equal_rates([[(7e-6, 0.1)], [(9e-6, 0.1)]])

@@ -149,9 +149,14 @@ def test_sites_gossip_shard_by_shard(ranks: Found) -> None:
         ("a group with this site's ranks", "process_group has the ranks [0, 1, 2, 3]"),
         ("floats", "values='float' takes whole parameters alone"),
         ("sharded later", "the model was sharded after DeMo was created; create DeMo after fully_shard"),
+        ("not in the group", "DeMo: this process is not in the process group that it was given"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(ranks: Found, what: str, words: str) -> None:
     for found in ranks:
         assert all(part in found["refused"][what] for part in words.split(".*")), found["refused"][what]
         assert ". " not in found["refused"][what]
+
+
+def test_a_sharded_model_beside_the_one_that_steps_is_no_error(ranks: Found) -> None:
+    assert [found["refused"]["another model sharded"] for found in ranks] == [""] * len(ranks)

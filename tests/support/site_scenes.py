@@ -269,7 +269,7 @@ def refused(rank: int) -> Any:
     """The errors of DeMo with parameters or groups that cannot be, by what is wrong with them."""
     mesh, everybody = mesh_of_sites(), init_device_mesh("cpu", (dist.get_world_size(),))
     first = tensors([(8, 8), (8, 8)], 0)
-    between = mesh.get_group("site")
+    between, of_others = mesh.get_group("site"), [dist.new_group([0]), dist.new_group([1])][rank == 0]
     found = {
         name: refusal_of(lambda: DeMo(shard(matrices(), everybody).parameters()))  # noqa: B023 - at once
         for name, shard in SHARDED.items()
@@ -283,6 +283,8 @@ def refused(rank: int) -> Any:
         "a group with this site's ranks": lambda: DeMo(sharded(first, mesh), process_group=dist.group.WORLD),
         "floats": lambda: DeMo(sharded(first, mesh), process_group=between, values="float"),
         "sharded later": lambda: _sharded_later(mesh, rank),
+        "not in the group": lambda: DeMo(matrices().parameters(), process_group=of_others),
+        "another model sharded": lambda: _another_sharded(mesh),
     }
     return found | {name: refusal_of(make) for name, make in wrong.items()}
 
@@ -299,6 +301,13 @@ def _sharded_later(mesh: DeviceMesh, rank: int) -> None:
     fully_shard(model, mesh=mesh["rank"])
     model(torch.ones(1, 64)).sum().backward()
     optimizer.step()
+
+
+def _another_sharded(mesh: DeviceMesh) -> None:
+    """A first step without a gradient, beside a model of the same shapes that was sharded and has gradients."""
+    _fully_sharded(mesh["rank"])(torch.ones(1, 64)).sum().backward()
+    model = matrices()
+    DeMo(model.parameters()).step()
 
 
 def at_odds(rank: int) -> Any:

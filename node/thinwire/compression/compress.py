@@ -36,7 +36,7 @@ def zeros(shape: Sequence[int], device: torch.device | str) -> Tensor:
     """Float32 zeros. torch writes its zeros at once; numpy asks the system for pages that are cleared on first use."""
     if torch.device(device).type == "cpu":
         return torch.from_numpy(np.zeros(tuple(shape), np.float32))
-    return torch.zeros(tuple(shape), device=device)
+    return torch.zeros(tuple(shape), dtype=torch.float32, device=device)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ class Compressor:
 
     def _allocated(self, slot: int) -> tuple[Tensor, Tensor, Tensor]:
         if slot not in self._buffers:
-            first, second = (torch.empty(self.batch_components, device=self._device) for _ in range(2))
+            first, second = (
+                torch.empty(self.batch_components, dtype=torch.float32, device=self._device) for _ in range(2)
+            )
             self._buffers[slot] = first, second, torch.empty_like(first, dtype=torch.bool)
         return self._buffers[slot]
 
@@ -151,7 +153,11 @@ class Compressor:
 
         A value is the sign times the tile's mean magnitude, or times the value of its code. values, tile: [m]."""
         count = torch.bincount(tile, minlength=tiles)
-        mean = torch.zeros(tiles, device=values.device).index_add_(0, tile, values.abs()).div_(count.clamp(min=1))
+        mean = (
+            torch.zeros(tiles, dtype=torch.float32, device=values.device)
+            .index_add_(0, tile, values.abs())
+            .div_(count.clamp(min=1))
+        )
         if self._spec.magnitude != "tile":
             return torch.copysign(mean[tile], values), torch.empty(0, dtype=torch.uint8, device=values.device)
         codes, mean = coded(mean)

@@ -145,7 +145,11 @@ class Momentum:
         """Room for the signs, sizes and codes of all tiles."""
         device, tiles = self.buffer.device, self._layout.tiles
         signs = torch.empty(self._layout.components, dtype=torch.int8, device=device)
-        return signs, torch.empty(tiles, device=device), torch.empty(tiles, dtype=torch.uint8, device=device)
+        return (
+            signs,
+            torch.empty(tiles, dtype=torch.float32, device=device),
+            torch.empty(tiles, dtype=torch.uint8, device=device),
+        )
 
     def _tiles_of(self, batch: Batch) -> slice:
         """The batch's tiles among all tiles."""
@@ -268,7 +272,7 @@ class _Chosen:
 
     def __init__(self, selected_max: int, device: torch.device) -> None:
         self._components = torch.empty(selected_max, dtype=torch.int64, device=device)
-        self._values = torch.empty(selected_max, device=device)
+        self._values = torch.empty(selected_max, dtype=torch.float32, device=device)
         self._filled: dict[int, tuple[int, Tensor]] = {}
 
     def put(self, part: Extracted, first: int, start: int) -> None:

@@ -26,7 +26,7 @@ class SecondMoment:
         self._beta = beta
         self._layout = layout
         # bias correction: v̂ = v / (1 − β₂ⁿ) = v / weight
-        self._weight = torch.zeros(1)
+        self._weight = torch.zeros(1, dtype=torch.float32)
         self._hold(zeros((layout.parameters,), device))
 
     def _hold(self, flat: Tensor) -> None:

@@ -47,7 +47,9 @@ class PublishedMomentum:
         self._shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self._chunks = {name: _chunks_of(shape, chunk) for name, shape in self._shapes.items()}
         self._beta, self._k = beta, k
-        self.delta = {name: torch.zeros(shape, device=device) for name, shape in self._shapes.items()}
+        self.delta = {
+            name: torch.zeros(shape, dtype=torch.float32, device=device) for name, shape in self._shapes.items()
+        }
 
     @torch.no_grad()
     def accumulate(self, gradients: Mapping[str, Tensor], learning_rate: float) -> None:
@@ -78,7 +80,7 @@ class PublishedMomentum:
         for name, delta in self.delta.items():
             indices = torch.cat([sent[name].indices for sent in contributions], 1)
             values = torch.cat([sent[name].values for sent in contributions], 1)
-            flat = torch.zeros(indices.shape[0], self.size(name), device=delta.device)
+            flat = torch.zeros(indices.shape[0], self.size(name), dtype=torch.float32, device=delta.device)
             flat.scatter_reduce_(1, indices, values, reduce="mean", include_self=False)
             steps[name] = self._decode(name, flat).sign_()
         return steps
@@ -93,7 +95,9 @@ class PublishedMomentum:
 
     def _own(self, name: str, selected: ChunkCoefficients) -> Tensor:
         """The tensor of coefficients of one node."""
-        flat = torch.zeros(selected.indices.shape[0], self.size(name), device=selected.values.device)
+        flat = torch.zeros(
+            selected.indices.shape[0], self.size(name), dtype=torch.float32, device=selected.values.device
+        )
         flat.scatter_reduce_(1, selected.indices, selected.values, reduce="mean", include_self=False)
         return self._decode(name, flat)
 

@@ -87,7 +87,7 @@ class WholeSent(Sent):
 
     @property
     def values(self) -> Tensor:
-        whole = torch.zeros(len(self.signs), device=self.signs.device)
+        whole = torch.zeros(len(self.signs), dtype=torch.float32, device=self.signs.device)
         self.add_to(whole, 1.0)
         return whole[self.components]
 

@@ -48,7 +48,7 @@ class TileRange:
         """Copy the range's part of whole tensors, of all or of some: flat, in the order of the range."""
         bands = [band.reshape(-1) for band in self.bands(tensors)]
         device = next((one.device for one in tensors.values()), None)
-        return torch.cat(bands) if bands else torch.empty(0, device=device)
+        return torch.cat(bands) if bands else torch.empty(0, dtype=torch.float32, device=device)
 
     def bands(self, tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """The places of the range's tensors in whole ones, as views."""

@@ -87,15 +87,15 @@ def disagreement(compressor: FusedCompressor, spec: DemoSpec, device: torch.devi
 def hard_tiles() -> Tensor:
     """Coefficients [n, 64, 64] that are hard to select from: ties, few, one, none, close together, far apart."""
     generator = torch.Generator().manual_seed(1)
-    normal = torch.randn(64, 64, generator=generator)
-    few = torch.zeros(64, 64)
+    normal = torch.randn(64, 64, generator=generator, dtype=torch.float32)
+    few = torch.zeros_like(normal)
     few.view(-1)[torch.randperm(MATRIX_COMPONENTS, generator=generator)[:20]] = normal.view(-1)[:20]
-    one = torch.zeros(64, 64)
+    one = torch.zeros_like(normal)
     one[63, 0] = -1e-3
     equals = torch.randint(-3, 4, (64, 64), generator=generator).to(torch.float32)
     close = normal.sign() * (1 + 1e-6 * normal.abs())
-    apart = normal * torch.logspace(-15, 15, MATRIX_COMPONENTS).view(64, 64)
-    return torch.stack([normal, few, one, torch.zeros(64, 64), equals, close, apart, torch.full((64, 64), -0.5)])
+    apart = normal * torch.logspace(-15, 15, MATRIX_COMPONENTS, dtype=torch.float32).view(64, 64)
+    return torch.stack([normal, few, one, torch.zeros_like(one), equals, close, apart, torch.full_like(one, -0.5)])
 
 
 def reference_topk(coefficients: Tensor, k: int) -> Tensor:

@@ -90,6 +90,8 @@ def all_finite(gradients: Sequence[Tensor]) -> bool:
 
 RATE_TOLERANCE = 1e-6
 """Relative difference allowed between the learning rates of two ranks, whose cosines may differ."""
+NO_RATE = 1e-12
+"""At the end of a long cosine, rates are their own rounding. Below this, they move no parameter."""
 DIFFERENCES_SHOWN = 4
 STEPS_IN_A_ROW = 3
 BYTES_LEAST = 32
@@ -128,7 +130,7 @@ def check_equal_rates(rates: Sequence[Sequence[Sequence[float]]]) -> None:
     for rank, theirs in enumerate(rates):
         for number, pairs in enumerate(zip(rates[0], theirs, strict=True)):
             for name, a, b in zip(("lr", "weight_decay"), *pairs, strict=True):
-                if not math.isclose(a, b, rel_tol=RATE_TOLERANCE):
+                if not math.isclose(a, b, rel_tol=RATE_TOLERANCE, abs_tol=NO_RATE):
                     raise ConfigError(
                         f"the {name} of param group {number} is {a} on rank 0 and {b} on rank {rank}; it must be equal "
                         "on all ranks in each step, so a schedule must not depend on anything local to a rank"
@@ -140,7 +142,7 @@ def differing_rates(most: Sequence[float], least: Sequence[float]) -> str:
 
     most, least: of all ranks; by param group, learning rate and weight decay in turn."""
     for number, (high, low) in enumerate(zip(most, least, strict=True)):
-        if not math.isclose(high, low, rel_tol=RATE_TOLERANCE):
+        if not math.isclose(high, low, rel_tol=RATE_TOLERANCE, abs_tol=NO_RATE):
             name = ("lr", "weight_decay")[number % 2]
             return f"the {name} of param group {number // 2} is {low} on one rank of a site, and {high} on another"
     return ""

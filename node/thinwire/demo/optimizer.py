@@ -95,6 +95,8 @@ class DeMo(Optimizer):
             "precondition": precondition,
             "precondition_beta": precondition_beta,
         }
+        if process_group is not None and dist.get_rank(process_group) < 0:
+            raise ConfigError("DeMo: this process is not in the process group that it was given")
         self._begin_anew(process_group)
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay} | settings)
 

@@ -75,7 +75,10 @@ class ShardedVoteGroup(VoteGroup):
                 return
             outgoing = [[self._part(edges, *where) for where in route] for route in self._owned]
             incoming = [
-                [torch.empty(len(what.rows), len(what.columns), device=self._device) for _, _, what in route]
+                [
+                    torch.empty(len(what.rows), len(what.columns), dtype=torch.float32, device=self._device)
+                    for _, _, what in route
+                ]
                 for route in self._held
             ]
             self._site.exchange(outgoing, incoming, self._device)
@@ -113,7 +116,9 @@ class ShardedVoteGroup(VoteGroup):
     def _room_for_edges(self) -> dict[str, Tensor]:
         """New tensors for all other pieces."""
         return {
-            _name(number, at): torch.empty(self._sharings[number].piece_shape(piece), device=self._device)
+            _name(number, at): torch.empty(
+                self._sharings[number].piece_shape(piece), dtype=torch.float32, device=self._device
+            )
             for number, at, piece in self._pieces
             if not self._is_view(number, piece)
         }

@@ -158,9 +158,9 @@ class Site:
             here.copy_(there.reshape(here.shape))
         sent, received = self._others(outgoing), self._others(incoming)
         flat = [tensor.reshape(-1) for of_rank in sent for tensor in of_rank]
-        message = torch.cat(flat) if flat else torch.empty(0, device=device)
+        message = torch.cat(flat) if flat else torch.empty(0, dtype=torch.float32, device=device)
         send, receive = ([sum(map(Tensor.numel, of_rank)) for of_rank in tensors] for tensors in (sent, received))
-        answer = torch.empty(sum(receive), device=device)
+        answer = torch.empty(sum(receive), dtype=torch.float32, device=device)
         dist.all_to_all_single(answer, message, receive, send, group=self.group)
         places = [tensor for of_rank in received for tensor in of_rank]
         parts = answer.split_with_sizes([tensor.numel() for tensor in places])

@@ -97,6 +97,18 @@ def check_unwrapped(model: nn.Module, optimizer: Optimizer, mixed: Iterable[Tens
         )
 
 
+def check_mixed(optimizer: Optimizer, mixed: Iterable[Tensor]) -> None:
+    """Raises ConfigError if the optimizer trains a parameter that is not mixed."""
+    known = {id(parameter) for parameter in mixed}
+    for group in optimizer.param_groups:
+        for name, parameter in named(group):
+            if parameter.requires_grad and parameter.numel() and id(parameter) not in known:
+                raise ConfigError(
+                    f"{name} is trained since Gossip was created, because it was frozen before or has replaced another "
+                    "one, so each rank would train its own; call `finish` on all ranks, and create a new Gossip"
+                )
+
+
 def check_one_way(topology: str, *, codec: str, gamma: float, consensus_target: float | None) -> None:
     """Raises ConfigError for an argument that a topology with one-way edges does not take."""
     if codec not in CODECS:

@@ -79,7 +79,7 @@ class DecentralizedDataParallel(nn.Module):
             register(self._on_gradient)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._is_queued = False  # a backward pass that raised has left it
+        self._is_queued = self._has_gradient = False  # a backward pass that raised has left them
         found = self._model(*args, **kwargs)
         for output in tree_leaves(found):
             if isinstance(output, Tensor) and output.requires_grad:

@@ -331,6 +331,7 @@ class Gossip:
             )
         if not self._has_stepped:
             checks.check_unwrapped(self._model, self._optimizer, self._trained())
+        checks.check_mixed(self._optimizer, self._trained())
         self._pulled.end()
         self._exchange.collect(self.factor)
         self._tell_news()

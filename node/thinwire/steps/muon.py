@@ -132,7 +132,7 @@ class Muon(WholeParameterOptimizer):
             wide = torch.promote_types(parameter.dtype, torch.float32)
             state["momentum"] = torch.zeros_like(parameter, dtype=wide)
         elif not state:
-            state["step"] = torch.zeros(())
+            state["step"] = torch.zeros((), dtype=torch.float32)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         return state
 

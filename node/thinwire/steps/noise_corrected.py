@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from thinwire.steps.steps_of_torch import WholeParameterOptimizer
+from thinwire.steps.steps_of_torch import WholeParameterOptimizer, refuse_sparse
 from thinwire_proto.errors import ConfigError, LocalError
 
 
@@ -84,6 +84,7 @@ class NoiseCorrectedAdamW(WholeParameterOptimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
+                    refuse_sparse(self, parameter.grad)
                     first = self._halves[0].get(parameter)
                     first = torch.zeros_like(parameter) if first is None else first * factor
                     self._step_one(parameter, parameter.grad, first, group)

@@ -76,7 +76,7 @@ def decode_gradients(
     merged: Merged | Levels, layout: TileLayout, demo: DemoSpec, *, step: int, device: torch.device
 ) -> dict[str, Tensor]:
     """The tensors that merged votes with magnitudes stand for, float32 by the layout's names, in its shapes."""
-    found = {tensor.name: torch.empty(tensor.shape, device=device) for tensor in layout.tensors}
+    found = {tensor.name: torch.empty(tensor.shape, dtype=torch.float32, device=device) for tensor in layout.tensors}
 
     def copy(batch: Batch, change: Tensor) -> None:
         for part in batch.parts:
@@ -128,7 +128,9 @@ def decode_changes(
             return
         change = directions(scaled, step, other)
         # a tile without votes has step size zero, which changes no bit
-        rate = torch.where(stepped, torch.tensor(learning_rate, device=device), 0.0).view(-1, *each)
+        rate = torch.where(stepped, torch.tensor(learning_rate, dtype=torch.float32, device=device), 0.0).view(
+            -1, *each
+        )
         use(batch, torch.copysign(rate, change, out=change))
 
     with pinned_precision():
@@ -164,7 +166,7 @@ class _Buffers:
     def of(self, batch: Batch, slot: int) -> tuple[Tensor, Tensor]:
         """float32, in the shape of the batch; not cleared."""
         if slot not in self._of_slot:
-            self._of_slot[slot] = torch.empty(2, self._size_max, device=self._device)
+            self._of_slot[slot] = torch.empty(2, self._size_max, dtype=torch.float32, device=self._device)
         shape = _shape(batch)
         first, second = (buffer[: shape.numel()].view(shape) for buffer in self._of_slot[slot])
         return first, second

@@ -85,7 +85,7 @@ def scale_votes(values: Tensor, tile: Tensor, tiles: int) -> tuple[Tensor, Tenso
     """
     votes = values.to(torch.float32)
     magnitude = votes.abs()
-    largest = torch.zeros(tiles, device=values.device)
+    largest = torch.zeros(tiles, dtype=torch.float32, device=values.device)
     largest.scatter_reduce_(0, tile, magnitude, "amax")
     divisor = largest.index_select(0, tile)
     dividend = 2 * VOTE_MAX * magnitude + divisor

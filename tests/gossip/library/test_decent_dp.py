@@ -104,6 +104,24 @@ def test_averages_are_reverted_once() -> None:
     wrapped.gossip.finish()
 
 
+def test_a_pass_that_only_accumulates_does_not_step_after_one_that_failed() -> None:
+    wrapped = DecentralizedDataParallel(network(0), optim_fn_adamw)
+
+    def fail(_: Tensor) -> None:
+        raise RuntimeError("out of memory")
+
+    first = next(wrapped.parameters())
+    failing = first.register_hook(fail)  # after the gradients of later layers
+    with pytest.raises(RuntimeError, match="out of memory"):
+        loss_of(wrapped, 0, 0).backward()  # type: ignore[no-untyped-call]
+    failing.remove()
+    wrapped.set_accumulate_grad(True)
+    loss_of(wrapped, 0, 1).backward()  # type: ignore[no-untyped-call]
+    assert wrapped.gossip.steps == 0
+    assert first.grad is not None
+    wrapped.gossip.finish()
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_backward_pass_with_a_checkpoint_of_activations_steps_once(reentrant: bool) -> None:
     """Its last layers are the checkpoint, whose gradients come in a backward pass inside the script's."""

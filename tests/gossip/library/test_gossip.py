@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from support.gossip_problem import Network, equal, train, values
 from support.gossip_ranks import RANKS, run_scenes
@@ -191,6 +192,24 @@ def test_a_model_that_cannot_be_mixed_is_refused() -> None:
         Gossip(model, torch.optim.SGD(other.parameters()))
     with pytest.raises(ConfigError, match="no parameter to train"):
         Gossip(model, torch.optim.SGD([model.frozen]))
+
+
+@pytest.mark.parametrize("how", ["unfrozen", "replaced"])
+def test_a_parameter_that_is_trained_later_is_refused(how: str) -> None:
+    """Each rank would train its own, and nothing would show it."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gossip = Gossip(model, optimizer)
+    optimizer.step()
+    if how == "unfrozen":
+        model[0].requires_grad_(True)
+    else:
+        model[1] = nn.Linear(2, 2)
+        optimizer.param_groups[0]["params"][2:] = model[1].parameters()
+    with pytest.raises(ConfigError, match=f"parameter {0 if how == 'unfrozen' else 2} is trained since Gossip was"):
+        optimizer.step()
+    gossip.finish()
 
 
 def test_an_optimizer_that_accelerate_has_prepared_is_refused() -> None:

@@ -245,10 +245,10 @@ def update_of(replica: Replica) -> Update:
     return Update(replica.step, 0.01, 0.999, merge(votes, replica.layout.components))
 
 
-def stepping(ranks: Ranks, *, kind: str) -> Any:
+def stepping(ranks: Ranks, *, kind: str, sizes: dict[str, int]) -> Any:
     """How far a first moment and an offset of a range are from those of one process after the same micro-batches, as a
     part of their norms, and the counts and losses of both. With three ranks and four samples, one has two samples."""
-    contract = small_contract(model=contract_of().model.model_dump(), rule={"kind": kind, "micro_batch": 4})
+    contract = small_contract(model=contract_of(**sizes).model.model_dump(), rule={"kind": kind, "micro_batch": 4})
     if ranks.rank:
         Follower(ranks, CPU).run()
         return None
@@ -281,9 +281,18 @@ def stepping(ranks: Ranks, *, kind: str) -> Any:
     return differ, unmoved, of_all, of_one, bool(torch.stack([one.any() for one in rule.offset.values()]).any())
 
 
-@pytest.mark.parametrize("kind", ["local_adamw", "local_muon"])
-def test_local_steps_of_ranges_are_those_of_one_process(tmp_path: Path, kind: str) -> None:
-    found = played(tmp_path, partial(stepping, kind=kind), 3)[0]
+A_RANK_WITHOUT_A_TILE = {"width": 64, "layers": 1, "hidden": 256}
+"""Of six, where matrices are undivided."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "sizes"),
+    [("local_adamw", 3, {}), ("local_muon", 3, {}), ("local_muon", 6, A_RANK_WITHOUT_A_TILE)],
+)
+def test_local_steps_of_ranges_are_those_of_one_process(
+    tmp_path: Path, kind: str, ranks: int, sizes: dict[str, int]
+) -> None:
+    found = played(tmp_path, partial(stepping, kind=kind, sizes=sizes), ranks)[0]
     differ, unmoved, (samples, loss, size), (expected, expected_loss, expected_size), has_offset = found
     assert differ[0] < 1e-3
     assert differ[1] < 0.02  # where a gradient is almost 0, its rounding decides the direction of the first step

@@ -164,7 +164,7 @@ def _listed(masks: Tensor, counts: Tensor, magnitudes: Tensor, k: int) -> tuple[
     """Components and values as in `compress.Extracted`, from the output of the kernel."""
     n = len(counts)
     components = torch.empty(n * k, dtype=torch.int64, device=masks.device)
-    values = torch.empty(n * k, device=masks.device)
+    values = torch.empty(n * k, dtype=torch.float32, device=masks.device)
     if n == 0:
         return components, values
     ends = counts.cumsum(0)

@@ -21,7 +21,7 @@ from thinwire_node.rules import RULES
 from thinwire_node.star.rules.local_steps import LocalSteps
 from thinwire_node.star.rules.rule import Device
 from thinwire_node.training.adam_moments import AdamMoments
-from thinwire_proto.contract import ADAM_BETAS, Contract, LocalMuonSpec
+from thinwire_proto.contract import ADAM_BETAS, Contract, LocalMuonSpec, Parameter
 from thinwire_proto.exact.tiles import TileLayout, layout_of
 from thinwire_proto.muon import muon_step
 from thinwire_proto.out_of_memory import retry_out_of_memory
@@ -36,8 +36,9 @@ class LocalMuon(LocalSteps):
         rule = contract.rule
         assert isinstance(rule, LocalMuonSpec)
         self._rule = rule
-        matrices = tuple(parameter for parameter in contract.parameters if rule.takes(parameter))
-        others = tuple(parameter for parameter in contract.parameters if not rule.takes(parameter))
+        parameters = [Parameter(name=one.name, shape=one.shape) for one in layout.tensors]  # or the range of a process
+        matrices = tuple(parameter for parameter in parameters if rule.takes(parameter))
+        others = tuple(parameter for parameter in parameters if not rule.takes(parameter))
         self._moments = AdamMoments(layout_of(others), *ADAM_BETAS, moments_on)
         of_matrices = layout_of(matrices)
         self._inner_flat = zeros((of_matrices.parameters,), moments_on)

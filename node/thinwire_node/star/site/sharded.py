@@ -13,7 +13,7 @@ from thinwire_node.star.site.sharded_compute import ShardedCompute, counting
 from thinwire_node.star.site.shares import DividedReplica, RangeMomentum, Shares
 from thinwire_node.training.failures import Interrupted
 from thinwire_node.training.gradient_receiver import Tensors
-from thinwire_proto.contract import Contract, Parameter
+from thinwire_proto.contract import Contract
 from thinwire_proto.exact.apply import flush_subnormals
 from thinwire_proto.exact.fingerprint import fingerprint_of_pieces
 from thinwire_proto.exact.schedule import learning_rate
@@ -59,9 +59,7 @@ class ShardedTrainer(RankTrainer):
 
     def __init__(self, contract: Contract, data: HandedOut, replica: ShardReplica, compute: ShardedCompute) -> None:
         shares = replica.shares
-        parameters = tuple(Parameter(name=one.name, shape=one.shape) for one in shares.own.layout.tensors)
-        of_range = contract.model_copy(update={"parameters": parameters})  # of which the rule makes its moments
-        super().__init__(of_range, data, replica, compute, shares.own.layout)
+        super().__init__(contract, data, replica, compute, shares.own.layout)
         self._sharded = compute
         if self.rule.sums is not None:
             self.rule.momentum = RangeMomentum(shares, contract.demo, compute.device)
