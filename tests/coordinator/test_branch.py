@@ -19,9 +19,11 @@ from thinwire_coordinator.hall.ledger.identity import open_identity
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.verify import verify
 from thinwire_proto.contract import RunSpec, parse_contract
+from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.contract.data.prepared import Shard
 from thinwire_proto.contract.data.tokens import TokensSpec
 from thinwire_proto.errors import ConfigError, LedgerError
+from thinwire_proto.exact.amendments import amended
 from thinwire_proto.exact.schedule import learning_rate
 
 
@@ -90,6 +92,29 @@ def test_a_branch_with_another_end_goes_on_from_where_its_parent_stands() -> Non
     before = branched(parent, random_replica(parent), 125, {})
     again = branched(before, random_replica(before), 0, {"schedule.steps": 1000})
     assert again.schedule == aside.schedule
+
+
+def test_a_branch_of_a_complete_run_has_a_whole_schedule_whatever_the_parent_went_through() -> None:
+    first = small_contract()
+    whole = branched(first, random_replica(first), first.schedule.steps, {}).schedule
+    assert whole == first.schedule
+    shorter = amended(first, Amendment(100, {"schedule.steps": 150}))
+    went_back = amended(first, Amendment(150, {"rewind": 100}))
+    aside = branched(first, random_replica(first), 60, {})
+    for parent in (shorter, went_back, aside):
+        found = branched(parent, random_replica(parent), parent.schedule.steps, {}).schedule
+        assert found.steps == {shorter: 150, went_back: 200, aside: 140}[parent]
+        assert [learning_rate(found, step) for step in (0, 20)] == [learning_rate(whole, step) for step in (0, 20)]
+
+
+def test_a_branch_of_a_run_whose_rate_has_fallen_to_zero_asks_for_a_warm_up() -> None:
+    parent = amended(small_contract(schedule={"floor": 0.0}), Amendment(200, {"schedule.steps": 400}))
+    with pytest.raises(ConfigError, match=r"the rate is 0 from step 250 on; give schedule\.warmup_steps"):
+        branched(parent, random_replica(parent), 250, {})
+    aside = branched(parent, random_replica(parent), 250, {"schedule.warmup_steps": 9})
+    peak = aside.schedule.learning_rate
+    assert learning_rate(aside.schedule, 0) < peak / 5
+    assert learning_rate(aside.schedule, 9) == pytest.approx(peak, rel=0.01)
 
 
 def test_a_held_out_set_of_the_parent_is_no_other_order_of_samples() -> None:

@@ -329,3 +329,24 @@ def test_a_node_that_can_fetch_the_snapshot_is_told_to_drop_its_momentum(monkeyp
         assert told == [True]
 
     played(SMALL + "until step 6\n", look)
+
+
+def test_a_run_that_goes_back_to_the_model_of_its_end_is_complete_again() -> None:
+    async def look(world: World) -> None:
+        def ended() -> bool:
+            return not any(one.running for one in world.volunteers.values())
+
+        state = world.living_coordinator().state
+        await world.until(ended, "the nodes leave")
+        world.amend({"rewind": 30})
+        for volunteer in world.volunteers.values():
+            world.start(volunteer)
+        await world.until(lambda: world.step >= 70, "steps are made again")
+        world.amend({"rewind": 60})
+        await world.until(lambda: 60 in rewinds(state.contract).values(), "the run goes back")
+        await world.until(ended, "the nodes leave")
+        assert state.ledger.step == state.contract.schedule.steps
+        again = replica_at_step(state, state.ledger.step)
+        assert again.fingerprint(7) == replica_at_step(state, 60).fingerprint(7)
+
+    played(SMALL + "until step 60\n", look)

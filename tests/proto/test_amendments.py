@@ -123,6 +123,17 @@ def test_the_history_of_a_step_leaves_out_what_was_given_up() -> None:
     assert history(run, 60) == [(0, 15), (51, 60)]
 
 
+def test_a_run_does_not_go_back_to_a_step_that_is_past_its_new_end() -> None:
+    shorter = amended(contract(), back(20, 10, steps=27))
+    with pytest.raises(
+        ContractError, match=r"step 17 is past the end that the schedule has now.* give schedule\.steps"
+    ):
+        amended(shorter, back(25, 17))
+    assert amended(shorter, back(25, 17, steps=40)).schedule.steps == 40
+    once = amended(contract(), back(100, 30))
+    assert amended(once, back(110, 100)).schedule.steps == 111  # the model of the whole schedule: nothing is left
+
+
 @pytest.mark.parametrize("to", [60, 61, -1, True, "40", 2.0])
 def test_a_run_goes_back_to_earlier_steps_alone(to: Any) -> None:
     with pytest.raises(ContractError, match="it can go back to steps 0 to 59"):

@@ -210,6 +210,11 @@ def _changed(contract: Contract, name: str, changes: Mapping[str, Any], amendmen
             begins += 1
             moved = section.moved - contract_at(contract, amendment.rewind - 1).schedule.moved
             section = section.gone_back(amendment.rewind + moved, begins)
+            if section.steps < begins and "steps" not in changes:
+                raise ContractError(
+                    f"step {amendment.rewind} is past the end that the schedule has now, so no step would be left; give "
+                    "schedule.steps too"
+                )
         return section.bent(changes, begins, share_reached(section, begins)) if changes else section
     found = type(section).model_validate(section.model_dump() | dict(changes))
     if name == "demo" and found.sends_whole_tiles != contract.demo.sends_whole_tiles:  # type: ignore[attr-defined]

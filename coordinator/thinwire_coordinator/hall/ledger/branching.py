@@ -70,6 +70,8 @@ def branched(parent: Contract, replica: Replica, step: int, changes: Mapping[str
     sections = {name: getattr(parent, name).model_dump() for name in RunSpec.model_fields}
     if parent.schedule.steps > step and parent.exchange.kind == "star":
         sections["schedule"] |= _course(parent.schedule, step, changes)
+    else:
+        sections["schedule"] |= _whole(parent)
     if changes.get("rule.kind", parent.rule.kind) != parent.rule.kind:
         # what the parent says of its rule, another one may not know, and what it leaves out has another default there
         sections["rule"], sections["demo"] = {}, {}
@@ -101,10 +103,22 @@ def branched(parent: Contract, replica: Replica, step: int, changes: Mapping[str
 def _course(schedule: ScheduleSpec, step: int, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The keys with which a branch goes on: on the parent's course, or from where it stands to another end."""
     left = schedule.steps - step
+    is_at_zero = step >= schedule.warmup_end and not share_reached(schedule, step)
+    if is_at_zero and "schedule.warmup_steps" not in changes:
+        raise ConfigError(f"the rate is 0 from step {step} on; give schedule.warmup_steps, in which it rises again")
     if changes.keys().isdisjoint(f"schedule.{name}" for name in (*BENDS, "start")):
         return {"steps": left, "begun": step - schedule.begin}
     start = share_reached(schedule, step) if step > schedule.begin else schedule.start
     return {"steps": left, "warmup_steps": max(0, schedule.warmup_end - step), "start": start, "begun": 0}
+
+
+def _whole(parent: Contract) -> dict[str, Any]:
+    """The keys of a whole schedule, for a branch of a complete run: without what amendments, an own parent, and steps
+    that were given up have made of it."""
+    schedule = parent.schedule
+    steps = schedule.steps - schedule.moved
+    warmup_steps = min(parent.first.schedule.warmup_steps, steps - 1)
+    return {"steps": steps, "warmup_steps": warmup_steps, "start": 0.0, "begun": 0}
 
 
 def _check_data(parent: RunState, contract: Contract) -> None:

@@ -11,6 +11,7 @@ that the machine returns.
     SEALING   last sealed    COMPLETE   the update was the last of the schedule
     SEALING   not sealed     WAITING    the ledger is locked: the round is void, and nothing of it is on disk
     COMPLETE  extended       WAITING    an amendment adds steps
+    WAITING   no step left   COMPLETE   the run went back to the model of its last step
 
 A row that goes back to an earlier step takes a round number of its own while no round is open (`went_back`).
 
@@ -43,6 +44,7 @@ class RoundEvent(Enum):
     LAST_SEALED = auto()
     NOT_SEALED = auto()
     EXTENDED = auto()
+    NO_STEP_LEFT = auto()
 
 
 TRANSITIONS: dict[tuple[Phase, RoundEvent], Phase] = {
@@ -53,6 +55,7 @@ TRANSITIONS: dict[tuple[Phase, RoundEvent], Phase] = {
     (Phase.SEALING, RoundEvent.LAST_SEALED): Phase.COMPLETE,
     (Phase.SEALING, RoundEvent.NOT_SEALED): Phase.WAITING,
     (Phase.COMPLETE, RoundEvent.EXTENDED): Phase.WAITING,
+    (Phase.WAITING, RoundEvent.NO_STEP_LEFT): Phase.COMPLETE,
 }
 
 
@@ -276,6 +279,8 @@ class RoundMachine:
         self._spec, self._steps = spec, steps
         if self.phase is Phase.COMPLETE and self.step < steps:
             self._move(RoundEvent.EXTENDED)
+        elif self.phase is Phase.WAITING and self.step >= steps:
+            self._move(RoundEvent.NO_STEP_LEFT)
         return self._advance(now)
 
     def went_back(self) -> None:
