@@ -29,7 +29,7 @@ from thinwire_coordinator.planning.star.traffic import (
     update_bytes,
 )
 from thinwire_proto import activations
-from thinwire_proto.contract import DemoSpec, Parameter, RoundSpec, RunSpec
+from thinwire_proto.contract import DemoSpec, MergedMuonSpec, Parameter, RoundSpec, RunSpec
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.exact.aggregation import merger_of
@@ -73,6 +73,18 @@ def test_the_predicted_bytes_of_levels_are_those_of_the_codec(k: int, levels: in
     assert contribution_bytes(facts, demo) - CALL_BYTES == pytest.approx(len(sent), rel=CODEC_TOLERANCE)
     besides = CALL_BYTES + ROW_BYTES_A_NODE * nodes
     assert update_bytes(facts, demo, nodes) - besides == pytest.approx(len(received), rel=CODEC_TOLERANCE)
+
+
+@pytest.mark.parametrize("vote_step", [0.5, 1.5, 2.0, 2.5])
+def test_the_predicted_bytes_of_levels_of_votes_are_those_of_the_codec(vote_step: float) -> None:
+    """Far apart, most components are 0, and Huffman's codes spend more than their entropy."""
+    layout, rng = layout_of(MATRIX), np.random.default_rng(1)
+    facts = ModelFacts(layout.parameters, layout.matrix_tiles, layout.vector_tiles, 256)
+    demo = DemoSpec.model_validate(MergedMuonSpec.DEMO_DEFAULTS | {"vote_step": vote_step})
+    components = np.round(rng.standard_normal(layout.components) / vote_step)
+    levels = components.clip(-demo.vote_levels, demo.vote_levels).astype(np.int8)
+    sent = encode_votes(WholeVotes(levels, np.full(layout.tiles, 90, np.uint8), demo.vote_levels), layout)
+    assert contribution_bytes(facts, demo) - CALL_BYTES == pytest.approx(len(sent), rel=CODEC_TOLERANCE)
 
 
 @pytest.mark.parametrize("multiplications", [0, activations.SMALL_MULTIPLICATIONS], ids=["without memory", "really"])
