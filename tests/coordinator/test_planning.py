@@ -223,6 +223,20 @@ def test_the_file_for_every_preset_has_no_error(preset: str, tmp_path: Path) -> 
     assert Path(getattr(run.data, "folder", "")).resolve() == data
 
 
+def test_a_run_has_room_for_the_nodes_that_it_is_planned_for(tmp_path: Path) -> None:
+    run_init("--rule", "demo", "--nodes", "2000", "--out", str(tmp_path / "run.toml"))
+    checked = check_file(tmp_path / "run.toml")
+    assert checked.run is not None
+    assert checked.run.round.nodes_max == 2000
+
+
+def test_data_that_a_run_could_not_train_on_get_no_file(tmp_path: Path) -> None:
+    data, out = prepared(tmp_path / "data", each=100), tmp_path / "run.toml"
+    with pytest.raises(ConfigError, match=r"is no data for this model: .* of more than model\.context = 256"):
+        run_init("--data", str(data), "--out", str(out))
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -241,6 +255,7 @@ def test_the_file_for_every_preset_has_no_error(preset: str, tmp_path: Path) -> 
         ),
         (("--rule", "muon"), "--rule muon is not for --exchange star; take one of demo,"),
         (("--exchange", "gossip", "--tokens", "4e18"), "tokens are more than 2,147,483,648 steps"),
+        (("--rule", "demo", "--nodes", "40000"), "a run with demo has at most 4,095 nodes, and there are 40,000"),
     ],
 )
 def test_wrong_input_is_explained(

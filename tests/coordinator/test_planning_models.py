@@ -257,7 +257,7 @@ def test_preferences_are_learned_by_an_adapter_alone(tmp_path: Path) -> None:
 def test_a_model_of_the_hubs_cache_is_named_and_its_nodes_fetch_it_from_the_hub(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared(tmp_path / "data")
+    prepared(tmp_path / "data", vocabulary=96)
     base = base_folder(tmp_path / "base")
     (base / "tokenizer.json").write_text("{}")
     snapshot, out = cached(own_cache, "Qwen/Qwen3-8B", base), tmp_path / "run.toml"

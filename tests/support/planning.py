@@ -37,10 +37,10 @@ def chosen(facts: ModelFacts, of: SwarmFacts, data: DataFacts = DATA, exchange: 
     return planner(exchange).choose(Wanted(PRESETS["byte-1m"], CorpusSpec(), facts, data, of, **asked))
 
 
-def prepared(folder: Path, vocabulary: int = 1000) -> Path:
-    """A folder as `prepare` writes it, with two sources of 100,000 tokens each."""
+def prepared(folder: Path, vocabulary: int = 1000, each: int = 100_000) -> Path:
+    """A folder as `prepare` writes it, with two sources of so many tokens each."""
     names = ("wiki", "my code")
-    train, held_out = ({name: [tokens] for name in names} for tokens in (100_000, 3_000))
+    train, held_out = ({name: [tokens] for name in names} for tokens in (each, min(each, 3_000)))
     write_tokens(folder, train, held_out, vocabulary=vocabulary)
     return folder
 

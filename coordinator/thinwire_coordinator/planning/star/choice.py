@@ -188,10 +188,10 @@ def _needed_s(computing_s: float, waiting_s: float) -> float:
     return min(waiting_s / IDLE_PART, computing_s + waiting_s / TRANSFER_PART)
 
 
-def nodes_max(demo: DemoSpec) -> int:
-    """The most nodes of a run: fewer than by default, where votes have many levels."""
+def nodes_max(demo: DemoSpec, nodes: int = 0) -> int:
+    """The most nodes of a run: the default, or all that there are, or fewer where votes have many levels."""
     rounds = RoundSpec()
-    return min(rounds.nodes_max, most_nodes(demo, rounds.weight_max))
+    return min(max(rounds.nodes_max, nodes), most_nodes(demo, rounds.weight_max))
 
 
 def step_s(rule: RuleSpec, facts: ModelFacts, swarm: SwarmFacts) -> float:

@@ -30,6 +30,7 @@ from thinwire_coordinator.planning.star.choice import (
 )
 from thinwire_planner.methods.star import DEMO, LOCAL_MUON, LOCAL_STEPS, MERGED_MUON
 from thinwire_proto.contract import DemoSpec, LocalMuonSpec, MergedMuonSpec, RoundSpec, RunSpec
+from thinwire_proto.errors import ConfigError
 
 RULES: Sequence[str] = (DEMO, LOCAL_MUON, MERGED_MUON)
 LENGTH_S_MAX = 86_400.0
@@ -60,6 +61,9 @@ def choose(wanted: Wanted) -> RunSpec:
     chosen = choice_for(facts, swarm, amount, wanted.memory_bytes, wanted.rule)
     length_s = rounded_s(min(max(chosen.round_s, facts.context / swarm.tokens_s), LENGTH_S_MAX))
     fitting = length_s * swarm.tokens_s / facts.context
+    most = nodes_max(chosen.demo, swarm.nodes)
+    if swarm.nodes > most:
+        raise ConfigError(f"a run with {chosen.rule.kind} has at most {most:,} nodes, and there are {swarm.nodes:,}")
     run = RunSpec(
         model=wanted.model,
         data=wanted.data,
@@ -69,7 +73,7 @@ def choose(wanted: Wanted) -> RunSpec:
             pace="clock",
             length_ms=round(1000 * length_s),
             samples=min(max(1, round(min(fitting, chosen.samples))), SAMPLES_MAX),
-            nodes_max=nodes_max(chosen.demo),
+            nodes_max=most,
             **chosen.rule.ROUND_DEFAULTS,
         ),
     )
@@ -141,6 +145,8 @@ def keys_of(plan: Plan) -> dict[str, list[Key]]:
             ("samples", run.round.samples, f"of a node for its full weight{more}"),
         ],
     }
+    if (most := run.round.nodes_max) != (usual := RoundSpec().nodes_max):
+        found["round"].append(("nodes_max", most, "of these nodes" if most > usual else "the most with so many levels"))
     if isinstance(rule, LocalMuonSpec):
         steps = math.ceil(plan.step.tokens / plan.swarm.nodes / facts.context / rule.micro_batch)
         sent = "a node takes local steps of Muon, and sends the sign of each component of their sum"
@@ -151,7 +157,6 @@ def keys_of(plan: Plan) -> dict[str, list[Key]]:
         found["rule"] = [("kind", rule.kind, sent)]
         if run.demo != DemoSpec.model_validate(MergedMuonSpec.DEMO_DEFAULTS):
             found["demo"] = _level_keys(plan)
-            found["round"].append(("nodes_max", run.round.nodes_max, "the most with so many levels"))
         return found
     kept = [("update_topk", run.demo.update_topk, "the strongest that an update keeps")] if run.demo.update_topk else []
     return found | {"demo": [("k", run.demo.k, "components of each tile of 4,096; fewer are fewer bytes"), *kept]}
