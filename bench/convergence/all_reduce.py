@@ -108,6 +108,9 @@ class AllReduce:
         self._optimizer.step(gradients, learning_rate(self._schedule, step))
         return loss, all_reduce_traffic(self._problem, self._swarm.nodes)
 
+    def grow(self, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
+        self._schedule, self._swarm = schedule, swarm
+
 
 def all_reduce_traffic(problem: Problem, nodes: int) -> NodeTraffic:
     """Traffic of one node in one all-reduce of all parameters."""

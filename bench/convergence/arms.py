@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from bench.convergence.growth import Growth
 from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalMuonSpec, MergedMuonSpec, RuleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 
@@ -25,6 +26,7 @@ class Arm:
     none. demo, rule: for the kinds that compress. local_steps: H, inner steps of a node in a round. beta: of AdamW's
     second moment. momentum: of Muon; 0: AdamW. adamw_rate: factor on the rate of what takes no steps of Muon, in the
     dense kinds. outer_momentum: of the outer step. codec, pull: in a gossip run; pull: `exchange.gradient_pull`.
+    growth: of the rounds; empty: all are equally large.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Arm:
     pull: float = 0.0
     outer: float = 0.0
     outer_momentum: float = 0.0
+    growth: Growth = ()
 
     @property
     def is_dense(self) -> bool:

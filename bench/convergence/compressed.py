@@ -90,6 +90,9 @@ class SwarmMethod:
         up = mean([float(len(encode_votes(one, layout))) for one in votes])
         return mean(losses), NodeTraffic(up, len(encode_update(update, layout)))
 
+    def grow(self, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
+        self._schedule, self._swarm = schedule, swarm
+
 
 def make_contract(problem: Problem, arm: Arm, schedule: ScheduleSpec) -> Contract:
     """The contract of a swarm that trains this model on this text."""

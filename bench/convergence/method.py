@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from thinwire_proto.contract import ScheduleSpec
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,14 @@ class Method(Protocol):
     """
 
     def round(self, step: int, first: int) -> tuple[float, NodeTraffic]: ...
+
+
+@runtime_checkable
+class Growing(Protocol):
+    """A method whose rounds can become larger."""
+
+    def grow(self, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
+        """Take this schedule and these samples from the next round on."""
 
 
 def mean(values: list[float]) -> float:

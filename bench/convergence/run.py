@@ -19,8 +19,9 @@ from bench.convergence.batched import BatchedVotingMethod
 from bench.convergence.batched_local import BatchedMuonMethod, can_be_batched
 from bench.convergence.compressed import PublishedMethod, SwarmMethod
 from bench.convergence.decentralized import GossipMethod
+from bench.convergence.growth import schedules_of, stages_of
 from bench.convergence.local_steps import DiLoCo
-from bench.convergence.method import Method, SwarmSize
+from bench.convergence.method import Growing, Method, SwarmSize
 from bench.convergence.problem import Problem
 from bench.convergence.sparseloco import SparseLoCo
 from bench.convergence.text import stdlib
@@ -84,7 +85,7 @@ class Run:
 
     @property
     def round_tokens(self) -> int:
-        """Tokens of all nodes between two exchanges."""
+        """Tokens of all nodes between two exchanges; where rounds grow, between the first two."""
         return self.size.samples * self.size.spec.context * ARMS[self.arm].local_steps
 
     @property
@@ -128,7 +129,9 @@ def train(run: Run, state: Path | None = None) -> Result:
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     text, arm = stdlib(), replace(ARMS[run.arm], outer=run.outer)
-    rounds = run.tokens // run.round_tokens
+    stages = stages_of(arm.growth, run.tokens // run.round_tokens)
+    rounds = stages[-1].ends
+    schedules = schedules_of(schedule_of(run.rate, rounds * arm.local_steps), stages)
     settings = {**arm.settings, "outer": run.outer, "corpus": text.hash, "torch": torch.__version__}
     now = saved(state, settings, device) if state else None
     if now is None:
@@ -138,18 +141,22 @@ def train(run: Run, state: Path | None = None) -> Result:
     problem.read(text)
     if device.type == "cpu" and run.tokens >= COMPILED_FROM and any(map(shutil.which, ("c++", "g++", "clang++"))):
         problem.compile()
-    measured = {round(rounds * (point + 1) / CURVE_POINTS) for point in range(CURVE_POINTS)}
     began = time.monotonic() - now.seconds
     last_saved = time.monotonic()
     while now.rounds < rounds:
-        step = now.rounds * arm.local_steps
-        loss, of_round = method.round(step, step * run.size.samples)
+        stage, schedule = next(one for one in zip(stages, schedules, strict=True) if now.rounds < one[0].ends)
+        if now.rounds == stage.begins > 0:
+            assert isinstance(method, Growing)
+            method.grow(schedule, SwarmSize(run.nodes, run.size.samples * stage.times))
+        first = stage.steps_before(now.rounds) * arm.local_steps * run.size.samples
+        loss, of_round = method.round(now.rounds * arm.local_steps, first)
         now.rounds += 1
         now.traffic += of_round
         if not math.isfinite(loss):
             break
-        if now.rounds in measured:
-            now.curve.append((now.rounds * run.round_tokens, problem.held_out_loss(CURVE_SAMPLES)))
+        tokens = stage.steps_before(now.rounds) * run.round_tokens
+        if CURVE_POINTS * tokens >= run.tokens * (len(now.curve) + 1):
+            now.curve.append((tokens, problem.held_out_loss(CURVE_SAMPLES)))
         if state and time.monotonic() - last_saved > SAVE_EVERY_S:
             now.seconds = time.monotonic() - began
             save(now, state)
@@ -192,7 +199,7 @@ def schedule_of(rate: float, steps: int) -> ScheduleSpec:
 
 def make_method(problem: Problem, arm: Arm, run: Run, rounds: int) -> Method:
     method = METHODS[arm.kind]
-    if problem.device.type != "cpu" and arm.kind == "votes":  # a CPU does not wait for launches
+    if problem.device.type != "cpu" and arm.kind == "votes" and not arm.growth:  # a CPU does not wait for launches
         if can_be_batched(arm):
             method = BatchedMuonMethod
         elif arm.local_steps == 1 and arm.demo.magnitude != "tile":

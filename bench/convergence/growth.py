@@ -1,0 +1,53 @@
+"""Rounds that grow: later ones have more samples and a higher rate, as `thinwire-coordinator amend` makes them.
+
+The gradient of a larger round has less noise, so a step may be longer by the square root. Early steps gain little by
+larger rounds, and late ones much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from thinwire_proto.contract import ScheduleSpec
+from thinwire_proto.exact.schedule import share_reached
+
+Growth = tuple[tuple[int, float], ...]
+"""(times the samples of the first rounds, share of all tokens), in turn. Shares are powers of 2, so that rounds are
+whole."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Equally large rounds. begins, ends: the first of them, and the first after them. step: steps of the first size
+    that are behind it. times: the samples of the first rounds."""
+
+    begins: int
+    ends: int
+    step: int
+    times: int
+
+    def steps_before(self, number: int) -> int:
+        """Steps of the first size before a round of this stage."""
+        return self.step + (number - self.begins) * self.times
+
+
+def stages_of(growth: Growth, steps: int) -> list[Stage]:
+    """The stages of a run with as many tokens as so many steps of the first size."""
+    stages, step, number = [], 0, 0
+    for times, share in growth or ((1, 1.0),):
+        rounds = round(share * steps) // times
+        stages.append(Stage(number, number + rounds, step, times))
+        step, number = step + rounds * times, number + rounds
+    return stages
+
+
+def schedules_of(schedule: ScheduleSpec, stages: Sequence[Stage]) -> list[ScheduleSpec]:
+    """The schedule of each stage: an amendment of rate and steps at its beginning, so that the rate goes on from where
+    it stands, times the square root of the growth."""
+    found = [schedule]
+    for stage in stages[1:]:
+        before, rate = found[-1], schedule.learning_rate * stage.times**0.5
+        changes = {"learning_rate": rate, "steps": schedule.steps}
+        found.append(before.bent(changes, stage.begins, share_reached(before, stage.begins)))
+    return found

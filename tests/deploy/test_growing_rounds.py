@@ -1,0 +1,70 @@
+"""Arms of the study whose rounds grow train on the same samples, and their rates are those that `amend` gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bench.convergence.run as convergence_run
+from bench.convergence.arms import ADAMW, ARMS, MERGED_MUON
+from bench.convergence.growth import schedules_of, stages_of
+from bench.convergence.problem import Problem
+from bench.convergence.run import Run, Size, train
+from bench.convergence.unfinished import Training, save
+from thinwire_proto.contract import ScheduleSpec
+from thinwire_proto.exact.schedule import learning_rate
+
+GROWTH = ((1, 0.25), (2, 0.25), (4, 0.5))
+RUN = Run("growing", 1e-3, 1, 4, 8 * 4 * 256, Size(samples=4, held_out=8))
+
+
+class Interrupted(Exception):
+    """A study that ends in the middle of a run."""
+
+
+@pytest.mark.parametrize("of", [ADAMW, MERGED_MUON])
+def test_each_sample_is_trained_on_once_also_after_an_interruption(
+    of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ARMS, "growing", replace(ARMS[of], growth=GROWTH))
+    trained: list[range] = []
+    gradients = Problem.gradients
+
+    def noted(problem: Problem, first: int, samples: int) -> object:
+        trained.append(range(first, first + samples))
+        return gradients(problem, first, samples)
+
+    monkeypatch.setattr(Problem, "gradients", noted)
+    monkeypatch.setattr(convergence_run, "CURVE_POINTS", 2)
+    whole = train(RUN)
+    assert [position for part in trained for position in part] == list(range(32))
+    assert len(trained) == 4 * (1 if of == ADAMW else 4)  # two rounds, one and one
+    assert whole.curve[-1][0] == RUN.tokens
+
+    def save_and_stop(training: Training, path: Path) -> None:
+        save(training, path)
+        if training.rounds == 3:
+            raise Interrupted
+
+    monkeypatch.setattr(convergence_run, "SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr(convergence_run, "save", save_and_stop)
+    with pytest.raises(Interrupted):
+        train(RUN, tmp_path / "run.pt")
+    assert replace(train(RUN, tmp_path / "run.pt"), seconds=whole.seconds) == whole
+
+
+def test_the_rate_goes_on_from_where_it_stands_times_the_root_of_the_growth() -> None:
+    stages = stages_of(GROWTH, 160)
+    schedules = schedules_of(ScheduleSpec(learning_rate=0.01, warmup_steps=10, steps=stages[-1].ends), stages)
+    assert [(one.begins, one.ends, one.step) for one in stages] == [(0, 40, 0), (40, 60, 40), (60, 80, 80)]
+    for before, after, stage, root in zip(schedules, schedules[1:], stages[1:], (2**0.5, 2**0.5), strict=False):
+        rates = [learning_rate(schedule, stage.begins) for schedule in (before, after)]
+        assert rates[1] == pytest.approx(rates[0] * root)
+    assert learning_rate(schedules[-1], 79) == pytest.approx(0.1 * 0.02, rel=0.05)
+
+
+def test_without_growth_all_rounds_are_one_stage() -> None:
+    (stage,) = stages_of((), 7)
+    assert (stage.begins, stage.ends, stage.steps_before(3)) == (0, 7, 3)
