@@ -158,7 +158,7 @@ class Node:
             if await self._owner.rest(self, stop):
                 self._last_contact = self._now()  # nobody need answer a node that rests
             progress = self._progress()
-            if await self._attempt(stop):
+            if await self._attempt(stop) or self._owner.is_ending:  # whether or not the session got its receipt
                 return
             if self._progress() != progress:
                 backoff.reset()

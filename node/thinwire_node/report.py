@@ -187,7 +187,8 @@ class Report:
     as what the node waits for. steps, round_length_s: of the contract. data_wait_s: time that training waited for data.
     tokens_s: tokens trained per second, over the last minute. loss_unit: what the loss is the mean of: "token", or
     "pair" of preferences. ended_by: the error that has ended the node; empty: none has. today, in_all: what the node
-    gave on the local date `day`, and ever, over all processes of this state directory."""
+    gave on the local date `day`, and ever, over all processes of this state directory. limits_file: the file of the
+    node's limits; empty: the one in its state directory."""
 
     at_s: float
     version: str
@@ -209,3 +210,4 @@ class Report:
     day: str = ""
     today: Tally = Tally()
     in_all: Tally = Tally()
+    limits_file: str = ""

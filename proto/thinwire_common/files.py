@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -10,11 +11,12 @@ NOT_SYNCED = (errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPN
 """Errors of file systems that sync files, but no folders: some FUSE, SMB and shared folders of virtual machines."""
 
 
-def replace_synced(path: Path, data: bytes, *, private: bool = False) -> None:
+def replace_synced(path: Path, data: bytes, *, private: bool = False, of_folder: bool = False) -> None:
     """Replace the file at `path` durably. A crash leaves either the old file or the new one, complete.
 
-    private: only the file's owner can read it."""
-    rename_synced(_written(path, data, 0o600 if private else 0o666), path)
+    private: only the file's owner can read it. of_folder: it belongs to the owner of its folder, also if root writes
+    it, whose umask may let nobody else read it."""
+    rename_synced(_written(path, data, 0o600 if private else 0o666, of_folder=of_folder), path)
 
 
 def replace_whole(path: Path, data: bytes) -> None:
@@ -42,11 +44,18 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _written(path: Path, data: bytes, mode: int = 0o666) -> Path:
-    temporary = path.with_name(path.name + ".part")
-    if mode != 0o666:
+def _written(path: Path, data: bytes, mode: int = 0o666, *, of_folder: bool = False) -> Path:
+    temporary, flags = path.with_name(path.name + ".part"), os.O_TRUNC
+    gives = of_folder and hasattr(os, "geteuid") and os.geteuid() == 0
+    if mode != 0o666 or gives:
         temporary.unlink(missing_ok=True)  # it may be readable by others
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+    if gives:
+        flags = os.O_EXCL  # the folder's owner may have put a link there, to a file of root
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | flags, mode), "wb") as file:
+        if gives:
+            folder = path.parent.stat()
+            with contextlib.suppress(OSError):  # a container's root may not
+                os.fchown(file.fileno(), folder.st_uid, folder.st_gid)
         file.write(data)
     return temporary
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
+
+
+def follow_zone() -> None:
+    """Take the time zone that the system has now. Without this, a process keeps the one that it began with."""
+    if hasattr(time, "tzset"):  # not on Windows
+        time.tzset()
 
 
 def next_time(hour: int, minute: int, at_s: float) -> float:

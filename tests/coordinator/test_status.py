@@ -15,11 +15,12 @@ from rich.console import Console
 from deploy.local_swarm.processes import BIN
 from thinwire_common.ready_file import READY_FILE, read_ready
 from thinwire_coordinator.cli.status import json_of, table
-from thinwire_coordinator.cli.status_client import ask_status_of
+from thinwire_coordinator.cli.status_client import _invite, _shown, ask_status_of
 from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.errors import RemoteError
+from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import KEY_FILE, open_key
 from thinwire_proto.wire.service_pb2 import GossipStatus, HeldOutLoss, NodeShare, NodeStatus, StatusReply, WholeRun
 
@@ -161,3 +162,11 @@ async def test_the_status_of_a_state_directory_is_that_of_the_coordinator_on_it(
         ask_status_of(here)
     with pytest.raises(RemoteError, match=f"{address}: no coordinator answers"):
         ask_status_of(there)
+
+
+def test_an_invite_may_be_wrapped_and_is_no_address() -> None:
+    invite = Invite("swarm.example.org:7700", bytes(32), bytes(16))
+    for given in (f"`{invite}`", f"\u200e{invite}."):
+        assert _invite(given) == invite
+        assert _shown(given) == "the coordinator"
+    assert _invite("swarm.example.org:7700") is None

@@ -29,6 +29,28 @@ def test_an_invite_a_file_with_one_and_a_local_address_lead_to_a_coordinator(tmp
         assert read_destination(address) == Destination(address)
 
 
+@pytest.mark.parametrize("mark", "\u200b\u200c\u200d\u200e\u200f\u202a\u202c\u202e\u2060\u2066\u2068\u2069\ufeff")
+def test_an_invite_may_have_unseen_marks_anywhere(mark: str) -> None:
+    text = str(INVITE)
+    for typed in (mark + text, text + mark, text[:9] + mark + text[9:]):
+        assert read_destination(typed).invite == INVITE
+
+
+@pytest.mark.parametrize(
+    "around", ["`{}`", "<{}>", '"{}"', "'{}'", "“{}”", "„{}“", "({}).", "{},", "\u2068<{}>\u2069.\n"]
+)
+def test_an_invite_may_be_wrapped(around: str) -> None:
+    assert read_destination(around.format(INVITE)).invite == INVITE
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-8"])
+def test_an_invite_may_be_in_a_file_of_windows(tmp_path: Path, encoding: str) -> None:
+    """`echo INVITE > FILE` writes the first one in PowerShell 5.1."""
+    file = tmp_path / "invite.txt"
+    file.write_bytes(f"\ufeff{INVITE}\r\n".encode(encoding))
+    assert read_destination(f"@{file}").invite == INVITE
+
+
 @pytest.mark.parametrize(
     ("typed", "said"),
     [

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from support.reports import small_report
 from thinwire_node.cli import owner
+from thinwire_node.daemon import Node
 from thinwire_node.limits import limits
 from thinwire_node.limits.keeper import LimitsKeeper, LimitsSource
 from thinwire_node.limits.limits import Limits, LimitsFile, check
-from thinwire_node.limits.quantities import read_hours, read_rate, read_until
+from thinwire_node.limits.quantities import in_words, read_hours, read_rate, read_until
 from thinwire_node.limits.resting import Orders, OrdersFile, Surroundings, rest
+from thinwire_node.observe import status
+from thinwire_node.observe.reporter import Reporter
+from thinwire_node.settings import NodeOptions, NodeSettings
 from thinwire_proto.errors import ConfigError, UsageError
 
 
@@ -315,3 +322,64 @@ def test_a_file_of_limits_may_begin_with_a_mark_and_not_be_nested(tmp_path: Path
     path.write_text("hours = " + 60_000 * "[")
     with pytest.raises(ConfigError, match="correct it, or remove the file"):
         LimitsFile(path).read()
+
+
+def test_a_keeper_follows_the_time_zone_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A laptop travels. The C library keeps the zone that it has seen first, of a variable as of /etc/localtime."""
+    clock = [at("2026-11-28T22:30")]
+    source = LimitsSource(given={"hours": "22-07"})
+    keeper = LimitsKeeper(source, tmp_path, lambda: clock[0], lambda taken: None, lambda stop: None)
+    assert keeper.resting is None
+    monkeypatch.setenv("TZ", "America/Los_Angeles")  # 13:30
+    clock[0] += 60
+    keeper.look()
+    assert keeper.resting is not None
+    assert keeper.resting.words == "resting until 22:00 (hours)"
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    owner.pause(tmp_path, ["until", "08:00"])
+    assert datetime.fromtimestamp(OrdersFile(tmp_path / "orders.json").read().until or 0.0).hour == 8
+
+
+def test_a_point_in_another_year_is_told_with_it() -> None:
+    assert in_words(at("2026-12-20T00:00"), NOON) == "20 December"
+    assert in_words(at("2070-02-01T00:00"), NOON) == "1 February 2070"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root alone gives files away")
+def test_what_root_orders_can_be_read_by_the_user_of_a_service(tmp_path: Path) -> None:
+    user, roots = 12345, tmp_path / "of root"
+    folder = tmp_path / "state"
+    folder.mkdir()
+    os.chown(folder, user, user)
+    roots.write_text("precious")
+    (folder / "orders.json.part").symlink_to(roots)
+    before = os.umask(0o077)
+    try:
+        owner.set_limits(folder, None, ["max-upload=1MB/s", "threads=2"])
+        owner.pause(folder, [])
+        with pytest.raises(ConfigError, match="no node runs here"):
+            owner.stop(folder, after_round=False)
+    finally:
+        os.umask(before)
+    found = {path.name: path.lstat() for path in folder.iterdir()}
+    assert {name: (stat.st_uid, stat.st_gid) for name, stat in found.items()} == {
+        "limits.toml": (user, user),
+        "orders.json": (user, user),
+    }
+    assert roots.read_text() == "precious"
+    assert roots.stat().st_uid == 0
+
+
+def test_set_does_not_change_a_file_that_the_node_does_not_read(tmp_path: Path) -> None:
+    mine, kept = tmp_path / "mine.toml", tmp_path / "limits.toml"
+    options = NodeOptions("n", None, None)
+    node = Node(NodeSettings("127.0.0.1:1", tmp_path, "cpu", options, None, own=LimitsSource(mine)))
+    named = Reporter(node).report().limits_file
+    status.write(tmp_path, replace(small_report(), limits_file=named))
+    with pytest.raises(UsageError, match=f"last started with --limits {mine}; give the same, or --limits {kept} for"):
+        owner.set_limits(tmp_path, None, ["threads=2"])
+    assert not kept.exists()
+    assert owner.set_limits(tmp_path, mine, ["threads=2"]) == "threads = 2"
+    assert owner.set_limits(tmp_path, kept, []) == "no limits"
+    status.write(tmp_path, small_report())
+    assert owner.set_limits(tmp_path, None, ["threads=3"]) == "threads = 3"

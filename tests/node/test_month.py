@@ -162,10 +162,39 @@ def test_another_day_of_reset_begins_no_month(tmp_path: Path, restarts: bool, da
 
 
 def test_the_end_is_told_that_holds_after_a_clock_was_ahead(tmp_path: Path) -> None:
-    budget = MonthlyBudget(tmp_path / MONTH_FILE, BOUND, 1, at("2027-06-15"))
-    budget.charge(BOUND, at("2027-06-15"))
+    budget = MonthlyBudget(tmp_path / MONTH_FILE, BOUND, 1, at("2026-12-15"))
+    budget.charge(BOUND, at("2026-12-15"))
     assert budget.is_used(NOW)
-    assert budget.ends_s(NOW) == at("2027-07-01")
+    assert budget.ends_s(NOW) == at("2027-01-01")
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_clock_that_was_decades_ahead_does_not_stop_the_month(tmp_path: Path, restarts: bool) -> None:
+    budget = MonthlyBudget(tmp_path / MONTH_FILE, BOUND, 1, NOW)
+    budget.charge(1000, at("2070-01-01T00:01"))  # a wrong clock at the start, until it has asked the network
+    budget.charge(BOUND // 2, NOW)
+    budget.close()
+    if restarts:
+        budget = MonthlyBudget(tmp_path / MONTH_FILE, BOUND, 1, NOW)
+    assert budget.used == BOUND // 2 + 1000
+    budget.charge(BOUND, NOW)
+    assert budget.is_used(NOW)
+    assert budget.ends_s(NOW) == at("2026-12-01")
+    assert not budget.is_used(at("2026-12-01"))
+    assert budget.used == 0
+
+
+def test_a_machine_without_a_battery_for_its_clock_keeps_its_month(tmp_path: Path) -> None:
+    """It starts in 1970, before it has asked the network, each time."""
+    for begun in range(1, 4):
+        budget = MonthlyBudget(tmp_path / MONTH_FILE, BOUND, 1, at("1970-01-05"))
+        budget.charge(1000, at("1970-01-05"))
+        budget.charge(1000, NOW)
+        budget.close()
+        assert budget.used == 2000 * begun - 1000  # of the first start, which nobody had told the time
+    budget = MonthlyBudget(tmp_path / MONTH_FILE, BOUND, 1, at("1970-01-05"))
+    assert not budget.is_used(at("2026-12-01"))
+    assert budget.used == 0
 
 
 def test_bytes_that_cannot_be_reserved_are_told_and_not_taken_for_reserved(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ class Session:
 
     def __init__(self) -> None:
         self.told: list[str] = []
+        self.may_end = True
         self.lost = asyncio.Event()
         self._over = asyncio.Event()
 
@@ -46,7 +47,8 @@ class Session:
 
     def end(self, how: str) -> None:
         self.told.append(how)
-        self._over.set()
+        if self.may_end:
+            self._over.set()
 
     def rest(self) -> None:
         self.end("rest")
@@ -169,6 +171,34 @@ async def test_an_order_to_stop_while_the_node_joins_again_ends_it(
         owner.stop(tmp_path, after_round=True)
         await until(lent.task.done)
         assert len(lent.swarm.sessions) == 1
+
+
+async def test_an_order_to_stop_after_the_round_outlives_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, monkeypatch) as lent:
+        session = lent.swarm.sessions[0]
+        session.may_end = False  # its receipt has not come
+        owner.stop(tmp_path, after_round=True)
+        await until(lambda: session.told == ["finish"])
+        session.lost.set()
+        await until(lent.task.done)
+        assert len(lent.swarm.sessions) == 1
+
+
+async def test_a_pause_does_not_undo_an_order_to_stop_after_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, monkeypatch) as lent:
+        session = lent.swarm.sessions[0]
+        session.may_end = False
+        owner.stop(tmp_path, after_round=True)
+        await until(lambda: session.told == ["finish"])
+        session.may_end = True
+        owner.pause(tmp_path, [])
+        await until(lent.task.done)
+        assert session.told == ["finish", "rest"]
+        assert lent.swarm.saves == 1
 
 
 async def test_a_pause_that_is_over_before_the_session_has_left_leaves_no_trace(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +17,9 @@ from playwright.sync_api import Browser, expect
 
 from support.chromium import IN_CHROMIUM, serious
 from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until
+from support.reports import small_report
+from thinwire_node.cli.page import OwnerPage
+from thinwire_node.observe import status
 
 RUN = run_text(100_000, length_ms=1000)
 
@@ -135,3 +141,44 @@ def test_a_folder_without_a_node_has_no_page(owned: Owned, tmp_path: Path) -> No
     page = owned.swarm.start("no page", "thinwire-node", "page", "--state-dir", str(tmp_path))
     assert ended(page) != 0
     assert "no node has run here" in page.text()
+
+
+@contextmanager
+def page_of(folder: Path) -> Iterator[OwnerPage]:
+    """A page that nobody serves."""
+
+    async def ask() -> str:
+        return ""
+
+    page = OwnerPage(folder, None, 0, ask)
+    with page._server._socket:
+        yield page
+
+
+WRITER = """
+from thinwire_common.program import print_pieces, run_program
+run_program("thinwire-node", lambda: print_pieces(iter(["caf\u00e9 ", "\u65e5\u672c"])))
+"""
+
+
+def test_the_model_may_write_letters_that_the_system_does_not_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe of Windows, or under de_DE.ISO-8859-1, has its encoding."""
+    program = tmp_path / "writer.py"
+    program.write_text(WRITER)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexec '{sys.executable}' '{program}'\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PYTHONIOENCODING", "cp1252")
+    with page_of(tmp_path) as page:
+        assert page._sample({}) == {"said": "caf\u00e9 \u65e5\u672c"}
+
+
+def test_the_page_says_that_the_node_has_its_limits_elsewhere(tmp_path: Path) -> None:
+    status.write(tmp_path, replace(small_report(), limits_file="/elsewhere/mine.toml"))
+    (tmp_path / "limits.toml").write_text('max-upload = "1MB/s"')
+    with page_of(tmp_path) as page:
+        (said,) = page._node(None)["limits"]
+    assert "last started with --limits /elsewhere/mine.toml" in said

@@ -23,7 +23,7 @@ from thinwire_coordinator.hall.standby.standing import read_standing, rows_in
 from thinwire_proto import limits
 from thinwire_proto.errors import ConfigError, RemoteError
 from thinwire_proto.identity import statements
-from thinwire_proto.identity.invite import FILE_MARK, PREFIX, Invite, parse_given_invite
+from thinwire_proto.identity.invite import FILE_MARK, PREFIX, Invite, bare, parse_given_invite
 from thinwire_proto.identity.keys import PublicKey, SecretKey
 from thinwire_proto.wire.metadata import ORGANIZER
 from thinwire_proto.wire.parts import MESSAGE_BYTES_MAX
@@ -122,12 +122,13 @@ def open_channel(coordinator: str, *, here: bool = False) -> grpc.Channel:
 
 def _invite(given: str) -> Invite | None:
     """The invite, if it is one or @FILE. Raises ConfigError."""
-    return parse_given_invite(given) if given.startswith((FILE_MARK, PREFIX)) else None
+    is_one = given.startswith(FILE_MARK) or bare(given).startswith(PREFIX)
+    return parse_given_invite(given) if is_one else None
 
 
 def _shown(coordinator: str) -> str:
     """The coordinator's name in an error; an invite is a secret."""
-    return "the coordinator" if coordinator.startswith(PREFIX) else coordinator
+    return "the coordinator" if bare(coordinator).startswith(PREFIX) else coordinator
 
 
 def _in_words(error: grpc.RpcError) -> str:

@@ -6,9 +6,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from thinwire_common.local_time import follow_zone
 from thinwire_node.limits import limits
 from thinwire_node.limits.keeper import LimitsSource
-from thinwire_node.limits.limits import AT_START, key_of
+from thinwire_node.limits.limits import AT_START, LimitsFile, key_of
 from thinwire_node.limits.quantities import in_words, read_until
 from thinwire_node.limits.resting import ORDERS_FILE, Orders, OrdersFile
 from thinwire_node.observe import status
@@ -18,7 +19,7 @@ from thinwire_proto.errors import ConfigError, UsageError
 def set_limits(state_dir: Path, path: Path | None, entries: list[str]) -> str:
     """Change limits, or none of them if one is wrong. Returns them all, a line for each. Raises UsageError."""
     _check_used(state_dir)
-    file, changes = LimitsSource(path).file(state_dir), limits.read_changes(entries)
+    file, changes = limits_file(state_dir, path), limits.read_changes(entries)
     given = file.read()
     try:
         found = limits.changed(given, changes)
@@ -33,9 +34,27 @@ def set_limits(state_dir: Path, path: Path | None, entries: list[str]) -> str:
     return "\n".join(lines)
 
 
+def limits_file(state_dir: Path, path: Path | None) -> LimitsFile:
+    """The file with a node's limits. path: the given one; None: that of the state directory. Raises UsageError if none
+    is given and the node that runs or ran here has another one. The path in its report is told and not used: whoever
+    asks may be root, and may write where the node may not."""
+    file = LimitsSource(path).file(state_dir)
+    try:
+        used = status.read(state_dir).limits_file
+    except ConfigError:  # no node has run yet, or its report cannot be read
+        used = ""
+    if path is None and used not in ("", str(file.path.absolute())):
+        raise UsageError(
+            f"{state_dir}: the node was last started with --limits {used}; give the same, or --limits {file.path} for "
+            "a start without"
+        )
+    return file
+
+
 def pause(state_dir: Path, words: list[str]) -> str:
     """Let a node rest, also one that starts later. Raises UsageError."""
     _check_used(state_dir)
+    follow_zone()  # the page's process lasts
     now = time.time()
     try:
         until = read_until(words, now)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import os
 import secrets
 import subprocess
 import sys
@@ -32,7 +33,6 @@ from thinwire_common.units import human_count
 from thinwire_node import runtime
 from thinwire_node.cli import owner
 from thinwire_node.cli.certificate import fetch_certificate, share_of
-from thinwire_node.limits.keeper import LimitsSource
 from thinwire_node.observe import status
 from thinwire_proto.clean_text import clean_text, shown_as_written
 from thinwire_proto.errors import ConfigError, ThinwireError
@@ -129,7 +129,7 @@ class OwnerPage:
         report = status.read(folder)
         running = status.runs(folder)
         try:
-            found = LimitsSource(self._limits).file(folder).read()
+            found = owner.limits_file(folder, self._limits).read()
             limits = [f"{name.replace('_', '-')} = {text}" for name, text in sorted(found.items())]
         except ConfigError as error:
             limits = [str(error)]
@@ -162,7 +162,9 @@ class OwnerPage:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 check=False,
+                env=os.environ | {"PYTHONIOENCODING": "utf-8"},  # a pipe has the system's encoding otherwise
                 encoding="utf-8",
+                errors="replace",
                 timeout=SAMPLE_S,
             )
         except subprocess.TimeoutExpired:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from thinwire_common.local_time import follow_zone
 from thinwire_common.within import set_or_after
 from thinwire_node.limits import limits
 from thinwire_node.limits.limits import LIMITS_FILE, Limits, LimitsFile, version_of
@@ -70,6 +71,7 @@ class LimitsKeeper:
         self.rests = asyncio.Event()
         """Set while the node rests."""
         self.resting: Rest | None = None
+        self._minute = -1
         self._decide()
 
     async def run(self) -> None:
@@ -108,6 +110,9 @@ class LimitsKeeper:
 
     def _decide(self) -> None:
         now = self._time_of_day()
+        if (minute := int(now // 60)) != self._minute:  # a laptop travels
+            self._minute = minute
+            follow_zone()
         month_ends_s = self.budget.ends_s(now) if self.budget.is_used(now) else None
         around = replace(self._load.surroundings(now, self.limits), month_ends_s=month_ends_s)
         before = self.resting

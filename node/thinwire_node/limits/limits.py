@@ -184,7 +184,7 @@ class LimitsFile:
         """Replace the file. Raises ConfigError."""
         lines = [f"{key_of(name)} = {json.dumps(given[name], ensure_ascii=False)}\n" for name in sorted(given)]
         try:
-            replace_synced(self.path, (HEAD + "".join(lines)).encode())
+            replace_synced(self.path, (HEAD + "".join(lines)).encode(), of_folder=True)
         except OSError as error:
             raise ConfigError(f"{self.path}: {error.strerror}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import math
@@ -34,7 +35,8 @@ SUPPLIES = Path("/sys/class/power_supply")
 """psutil takes the battery of a wireless mouse for the machine's, which is never plugged in then."""
 WORD_BYTES_MAX = 64
 AUTOGROUP = Path("/proc/self/autogroup")
-"""The group of a session's processes on Linux: `nice` then ranks them within it alone."""
+AUTOGROUP_EVERY_S = 0.1
+PUT_BACK_TRIES = 5
 
 
 Answer = TypeVar("Answer")
@@ -116,10 +118,10 @@ class MachineLoad:
         return (last - first) / (last_s - first_s) / (psutil.cpu_count() or 1)
 
     def _others_s(self) -> float:
-        """Seconds of processor that others have used. Time at a low priority is left out, where the system tells it,
-        because it gives way as this node does."""
+        """Seconds of processor that others have used. Linux counts time at a low priority apart, and it is left out,
+        because it gives way as this node does. macOS has the field, and counts that time as any other."""
         whole, own = psutil.cpu_times(), self._own.cpu_times()
-        own_user_s = 0.0 if hasattr(whole, "nice") and self._own.nice() > 0 else own.user
+        own_user_s = 0.0 if sys.platform == "linux" and self._own.nice() > 0 else own.user
         return float(whole.user + whole.system - own_user_s - own.system)
 
 
@@ -180,5 +182,44 @@ def _nice(value: int) -> None:
     for thread in psutil.Process().threads():
         with contextlib.suppress(ProcessLookupError):  # it has ended
             os.setpriority(os.PRIO_PROCESS, thread.id, value)
-    with contextlib.suppress(OSError):
-        AUTOGROUP.write_text(str(value))
+    _autogroup.rank(value)
+
+
+class _Autogroup:
+    """Ranks the group of a session's processes on Linux, within which alone `nice` ranks them. The group outlives this
+    program, as a terminal does, so its rank is put back at the exit."""
+
+    def __init__(self) -> None:
+        self._before: int | None = None
+        self._ours = 0
+
+    def rank(self, value: int) -> None:
+        try:
+            if (now := _group_nice()) == value:
+                return  # another node of this terminal may have done it, which puts it back
+            AUTOGROUP.write_text(str(value))
+        except (OSError, ValueError, IndexError):  # the system ranks no groups, or not so soon again
+            return
+        if self._before is None:
+            self._before = now
+            atexit.register(self._put_back)
+        self._ours = value
+
+    def _put_back(self) -> None:
+        for _ in range(PUT_BACK_TRIES):
+            try:
+                if _group_nice() == self._ours:
+                    AUTOGROUP.write_text(str(self._before))
+                return
+            except BlockingIOError:  # users other than root may change one group in a tenth of a second, all together
+                time.sleep(AUTOGROUP_EVERY_S)
+            except (OSError, ValueError, IndexError):
+                return
+
+
+def _group_nice() -> int:
+    """The nice value of this session's group, of a text such as `/autogroup-73 nice 0`."""
+    return int(AUTOGROUP.read_text().split()[-1])
+
+
+_autogroup = _Autogroup()

@@ -32,11 +32,13 @@ MARGIN_BYTES = 1 << 18
 @dataclass(frozen=True)
 class Month:
     """begins: its first day. reserved: bytes that have passed or may pass. reset_day: the day of the month on which it
-    was to begin; 0 in files of earlier versions."""
+    was to begin; 0 in files of earlier versions. left: the first day of the month in which the clock was before it was
+    set back by more than a month."""
 
     begins: date = date.min
     reserved: Annotated[int, Field(ge=0)] = 0
     reset_day: int = 0
+    left: date = date.min
 
 
 MONTH = TypeAdapter(Month)
@@ -138,12 +140,20 @@ class MonthlyBudget:
         return begin.date()
 
     def _begin_anew(self, at_s: float) -> None:
-        """A later month begins at 0. A clock that is set back begins none, nor does another day of reset."""
+        """A later month begins at 0. A clock that is set back begins none, nor does another day of reset.
+
+        A clock that is set back by more than a month was wrong before, or is so now, as that of a machine without a
+        battery is until it has asked the network. The bytes count in the month that it shows, and if it returns, in
+        the one that it had left."""
         if self.bound is None:
             return
         begins, month = self._begins(at_s), self._month
         is_over = self._begins(at_s, month.reset_day) > month.begins
-        if not is_over and month.reset_day != self.reset_day:
+        if month.begins > _month_after(begins):
+            self._write(replace(month, begins=begins, reset_day=self.reset_day, left=month.begins))
+        elif is_over and begins == month.left:
+            self._write(replace(month, begins=begins, reset_day=self.reset_day, left=date.min))
+        elif not is_over and month.reset_day != self.reset_day:
             self._write(replace(month, begins=max(begins, month.begins), reset_day=self.reset_day))
         elif is_over:
             self._month = Month(begins, 0, self.reset_day)

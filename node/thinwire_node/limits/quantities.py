@@ -46,13 +46,15 @@ def read_until(words: list[str], at_s: float) -> float | None:
 
 
 def in_words(then_s: float, now_s: float) -> str:
-    """A point in time, for people: with its day if that is not within the next 24 hours."""
+    """A point in time, for people: with its day if that is not within the next 24 hours, and its year if that is
+    another one."""
     then = datetime.fromtimestamp(then_s)
     if then_s - now_s <= 86400:
         return f"{then:%H:%M}"
     if then_s - now_s <= 6 * 86400:
         return f"{then:%A %H:%M}"
-    return f"{then.day} {then:%B}"
+    year = f" {then.year}" if then.year != datetime.fromtimestamp(now_s).year else ""
+    return f"{then.day} {then:%B}{year}"
 
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")

@@ -59,7 +59,7 @@ class OrdersFile:
             if orders == Orders():
                 self.path.unlink(missing_ok=True)
             else:
-                replace_synced(self.path, ORDERS.dump_json(orders))
+                replace_synced(self.path, ORDERS.dump_json(orders), of_folder=True)
         except OSError as error:
             raise ConfigError(f"{self.path}: {error.strerror}") from None
 

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import socket
 import sys
 import tempfile
@@ -84,6 +85,8 @@ WAIT_S_MAX = 0.5
 PREFLIGHT_BYTES = 4000
 """Each way, for the TLS handshake that looks for the coordinator, and for its name; measured."""
 BACKLOG = 8
+SOCKET_PATH_BYTES_MAX = 103
+"""On macOS; Linux takes 107."""
 
 
 class Throttle:
@@ -124,7 +127,10 @@ class Throttle:
         """A target for gRPC, whose connections lead to this IP address and port. Raises ConfigError.
 
         by_port: the target is HOST:PORT of this machine; else it may be one that this user alone can connect to."""
-        with tempfile.TemporaryDirectory(prefix="thinwire-") as folder, _listening(Path(folder), by_port) as door:
+        with (
+            tempfile.TemporaryDirectory(prefix="thinwire-", dir=_short_folder()) as folder,
+            _listening(Path(folder), by_port) as door,
+        ):
             accepting = asyncio.ensure_future(self._accept(door, host, port))
             try:
                 name = door.getsockname()
@@ -282,6 +288,12 @@ def estimated(sent: int, received: int) -> tuple[int, int]:
     header = ETHERNET_BYTES + IPV4_BYTES + TCP_BYTES + TIMESTAMPS_BYTES
     out, back = math.ceil(sent / SEGMENT_BYTES), math.ceil(received / SEGMENT_BYTES)
     return sent + header * (out + math.ceil(back / 2)), received + header * (back + math.ceil(out / 2))
+
+
+def _short_folder() -> str | None:
+    """The folder for that of a socket: /tmp if a path below TMPDIR would be too long for the system; None: TMPDIR."""
+    path = Path(tempfile.gettempdir(), "thinwire-12345678", "door")
+    return "/tmp" if hasattr(socket, "AF_UNIX") and len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX else None
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from thinwire_node.observe import status
 from thinwire_node.report import STATES, VERSION, Bytes, Device, PartView, Report, Tally
 from thinwire_node.session.record import Record
 from thinwire_node.training.device import memory_bytes
+from thinwire_proto.clean_text import clean_text
 from thinwire_proto.errors import ConfigError
 
 POWERCAP = Path("/sys/class/powercap")
@@ -99,6 +100,7 @@ class Reporter:
         wire, device, ranks = traffic.wire, node.machine.device if node.machine is not None else "", node.settings.ranks
         day = time.strftime("%Y-%m-%d")
         today, in_all = self._tallies_of(day)
+        own = node.settings.own
         return Report(
             at_s=time.time(),
             version=VERSION,
@@ -132,6 +134,7 @@ class Reporter:
             day=day,
             today=today,
             in_all=in_all,
+            limits_file=clean_text(str(own.path.absolute())) if own is not None and own.path is not None else "",
         )
 
     def _tallies_of(self, day: str) -> tuple[Tally, Tally]:

@@ -45,9 +45,10 @@ def read(folder: Path) -> Report:
 
 def runs(folder: Path) -> bool | None:
     """Whether a node holds the state directory; None if the lock cannot be tested."""
-    lock = FileLock(folder / LOCK)
     try:
-        with lock.acquire(blocking=False):
+        if not (folder / LOCK).exists():  # it would belong to whoever asks
+            return False
+        with FileLock(folder / LOCK).acquire(blocking=False):
             return False
     except Timeout:
         return True

@@ -9,7 +9,7 @@ from pathlib import Path
 from thinwire_common.files import replace_synced
 from thinwire_common.options import host_and_port
 from thinwire_proto.errors import ConfigError, UsageError
-from thinwire_proto.identity.invite import BREAKS, FILE_MARK, PREFIX, Invite, parse_given_invite, parse_invite
+from thinwire_proto.identity.invite import FILE_MARK, PREFIX, Invite, bare, parse_given_invite, parse_invite
 
 FILE = "enrolment.json"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -34,7 +34,7 @@ class Enrolment:
 def read_destination(given: str) -> Destination:
     """Read what the volunteer typed: an invite, @FILE with one, or HOST:PORT on this machine. Raises UsageError."""
     text = given.strip()
-    if text.startswith(FILE_MARK) or BREAKS.sub("", text).startswith(PREFIX):
+    if text.startswith(FILE_MARK) or bare(text).startswith(PREFIX):
         try:
             invite = parse_given_invite(text)
         except ConfigError as error:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import hashlib
+import io
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +25,10 @@ CHECKSUM_BYTES = 4
 INVITE_LENGTH_MAX = 512
 """In characters. An address has at most 253 for the host, and 6 for the port."""
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})")
-BREAKS = re.compile(r"[\s\u00ad\u200b\u2060\ufeff]")
+BREAKS = re.compile(r"[\s\u00ad\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
 """White space, and what mails, chats and editors put into long text unseen. None of it belongs to an invite."""
+AROUND = "`\"'<>()[]*.,;:!\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a"
+"""What people and their programs put around an invite: quotes, brackets, and the end of a sentence."""
 _PUBLIC_TLS = 1
 _HEAD_BYTES = 1 + FINGERPRINT_BYTES + TOKEN_BYTES
 
@@ -47,9 +51,14 @@ class Invite:
         return _encoded(data + _checksum(data))
 
 
+def bare(text: str) -> str:
+    """A given invite without what does not belong to it."""
+    return BREAKS.sub("", text).strip(AROUND)
+
+
 def parse_invite(text: str) -> Invite:
-    """Read an invite, also if it was broken into lines on its way. Raises ConfigError."""
-    text = BREAKS.sub("", text)
+    """Read an invite, also if it was broken into lines on its way, or put in quotes. Raises ConfigError."""
+    text = bare(text)
     if not text.startswith(PREFIX):
         raise ConfigError(f"this is not an invite: it does not begin with {PREFIX}; ask the organizer for one")
     body = text.removeprefix(PREFIX)
@@ -82,6 +91,8 @@ def _checksum(content: bytes) -> bytes:
 FILE_MARK = "@"
 FILE_CHARACTERS_MAX = 2 * INVITE_LENGTH_MAX
 """Read of a file with an invite, which may be broken into lines."""
+UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""Beginnings of a file that `echo INVITE > FILE` writes in the PowerShell of Windows."""
 
 
 def parse_given_invite(given: str) -> Invite:
@@ -90,8 +101,10 @@ def parse_given_invite(given: str) -> Invite:
         return parse_invite(given)
     path = Path(given.strip().removeprefix(FILE_MARK))
     try:
-        with path.open(encoding="utf-8") as file:
-            text = BREAKS.sub("", file.read(FILE_CHARACTERS_MAX))
+        with path.open("rb") as data:
+            encoding = "utf-16" if data.peek(2)[:2] in UTF_16_MARKS else "utf-8"
+            with io.TextIOWrapper(data, encoding) as file:
+                text = bare(file.read(FILE_CHARACTERS_MAX))
     except (OSError, ValueError) as error:
         reason = (error.strerror or error) if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"{FILE_MARK}{path}: cannot read the invite: {reason}") from None
