@@ -26,7 +26,7 @@ class Arm:
     none. demo, rule: for the kinds that compress. local_steps: H, inner steps of a node in a round. beta: of AdamW's
     second moment. momentum: of Muon; 0: AdamW. adamw_rate: factor on the rate of what takes no steps of Muon, in the
     dense kinds. outer_momentum: of the outer step. codec, pull: in a gossip run; pull: `exchange.gradient_pull`.
-    growth: of the rounds; empty: all are equally large.
+    growth: of the rounds; empty: all are equally large. like: the arm whose best rates it has; empty: it is swept.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Arm:
     outer: float = 0.0
     outer_momentum: float = 0.0
     growth: Growth = ()
+    like: str = ""
 
     @property
     def is_dense(self) -> bool:
@@ -53,7 +54,7 @@ class Arm:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings as written to results: without the rates."""
-        unused = {"name", "what", "rate", "outer"}
+        unused = {"name", "what", "rate", "outer", "like"}
         unused |= {"demo", "rule"} if self.kind not in ("reference", "votes") else set()
         adapter = TypeAdapter(Arm)
         found: dict[str, Any] = adapter.dump_python(self, mode="json", exclude=unused, serialize_as_any=True)
@@ -65,7 +66,7 @@ DENSE = (ADAMW, MUON, MUON_HALF)
 """The arms of the yardstick: all others are compared with the best of them."""
 LOCAL_MUON = "muon-4"
 """Local steps with at least 150 times fewer bytes than a ring of sixteen nodes or more."""
-MERGED_MUON, MERGED_FINE = "merged-muon", "merged-muon-fine"
+MERGED_MUON, MERGED_FINE, MERGED_GROWING = "merged-muon", "merged-muon-fine", "merged-muon-growing"
 PULL = 0.5
 """Between 0.4 and 0.6, which were best in runs of 1M tokens (docs/log/decentralized.md)."""
 _MOMENTUM = MuonSpec().momentum
@@ -116,6 +117,15 @@ _TABLE = (
         name=MERGED_FINE,
         what="the same in nineteen levels, a third as far apart; an update has 31",
         demo=DemoSpec.model_validate(MergedMuonSpec.FINE),
+    ),
+    replace(
+        _MERGED,
+        name=MERGED_GROWING,
+        what="the same in nineteen levels; after 1/16, 1/8 and 1/4 of the tokens, rounds have 2, 4 and 8 times the "
+        "samples, and the rate is higher by the square root",
+        demo=DemoSpec.model_validate(MergedMuonSpec.FINE),
+        growth=((1, 1 / 16), (2, 1 / 16), (4, 1 / 8), (8, 3 / 4)),
+        like=MERGED_FINE,
     ),
     Arm(
         "muloco",

@@ -20,6 +20,7 @@ from bench.convergence.arms import (
     DENSE,
     LOCAL_MUON,
     MERGED_FINE,
+    MERGED_GROWING,
     MERGED_MUON,
     MUON,
     MUON_HALF,
@@ -120,11 +121,14 @@ def middle_of(arm: str) -> Rates:
 def rates_of(arm: str, cell: Cell, results: Sequence[Result]) -> tuple[list[Run], Rates | None]:
     """The runs that must come first, and the best rates of an arm in a cell if there are none.
 
-    Without a whole sweep here, the best rates are those of the cell that they are from. Where other rates ran here as
-    well, they are the best of all those. Those of that cell need not run here if rates did that lie towards them and
-    are worse than others.
+    An arm that is like another one has that one's, or the best of its own that ran here. Without a whole sweep here,
+    the best rates are those of the cell that they are from. Where other rates ran here as well, they are the best of
+    all those. Those of that cell need not run here if rates did that lie towards them and are worse than others.
     """
     here = cell.losses(arm, results)
+    if like := ARMS[arm].like:
+        first, start = rates_of(like, cell, results)
+        return first, min(here, key=lambda rates: here[rates], default=start)
     missing, best = sweep(here, middle_of(arm))
     if best is not None or cell.rates_from is None:
         return [cell.run(arm, rates) for rates in missing], best
@@ -246,6 +250,7 @@ def _items(arms: Iterable[str], *cells: Cell) -> list[Item]:
 _ONCE = [
     *_items((*DENSE, *OURS), FOUR_LONG),
     *_items((MUON_HALF, MERGED_FINE), SIXTEEN_LONG),
+    *_items((MERGED_GROWING,), FOUR_LONG, FOUR_SHORT),
     *_items((ADAMW, DEFAULT), LARGER),
     *_items(OTHERS, FOUR_SHORT, FOUR_LONG),
     *_items((ADAMW, *OURS, BEST_OTHER), SIXTEEN_LONG),
