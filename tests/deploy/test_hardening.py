@@ -48,6 +48,7 @@ def test_the_service_is_hardened(unit: Path) -> None:
     assert found["PrivateDevices"] == ["yes"] or found["DevicePolicy"] == ["closed"]
     assert found["MemoryMax"]
     assert found["TasksMax"]
+    assert not found["Nice"]  # the node sets its own, and could not rise above this one
     assert found["SystemCallFilter"] == ["@system-service", "~@privileged listen"]
     # TCP over IPv6 is left: gRPC binds [::1] for a moment, and takes IPv6 for missing where it may not
     assert found["SocketBindDeny"] == ["ipv4", "udp"]

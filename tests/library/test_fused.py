@@ -291,8 +291,11 @@ async def test_a_node_that_is_told_to_stop_does_not_wait_for_the_trial(
     state.close()
 
 
-def test_the_trial_runs_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a card, the kernel runs in the interpreter there, with few tiles."""
+def test_the_trial_runs_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a card, the kernel runs in the interpreter there, with few tiles. A file in the working directory is no
+    part of it."""
+    (tmp_path / "queue.py").write_text("raise SystemExit('a file of the owner')")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     verdict = tried(spec_of(k=1), torch.device("cpu"))
     assert verdict.launch == 0, verdict.why

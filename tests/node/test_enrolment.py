@@ -84,6 +84,23 @@ def test_a_state_directory_keeps_its_coordinator(tmp_path: Path) -> None:
     assert choose(tmp_path, None).invite == moved
 
 
+def test_a_service_starts_with_the_invite_that_a_start_has_joined_with(tmp_path: Path) -> None:
+    """The coordinator has moved, and the volunteer has started the node once with the new invite."""
+    moved = dataclasses.replace(INVITE, address="swarm.example.org:7711", token=b"u" * 16)
+    keep(tmp_path, INVITE)
+    assert not (tmp_path / enrolment.INVITE_FILE).exists()  # no service
+    enrolment.write_invite(tmp_path, INVITE)
+    keep(tmp_path, moved)
+    file = tmp_path / enrolment.INVITE_FILE
+    assert read_destination(f"@{file}").invite == choose(tmp_path, None).invite == moved
+    assert file.stat().st_mode & 0o077 == 0
+    enrolment.write_invite(
+        tmp_path, INVITE
+    )  # as `install-service` does, while the node runs that has joined with `moved`
+    keep(tmp_path, moved)
+    assert read_destination(f"@{file}").invite == INVITE
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"invite": 3}', '{"invite": "twi1_"}'])
 def test_a_damaged_enrolment_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / enrolment.FILE).write_text(text)

@@ -284,7 +284,7 @@ def test_a_keeper_follows_clock_file_and_orders(tmp_path: Path) -> None:
 
 
 def test_a_start_with_the_same_options_writes_nothing(tmp_path: Path) -> None:
-    """A service gives the same options at each start, and its disk may be full."""
+    """A script may give the same options at each start, and the disk may be full."""
     file = LimitsFile(tmp_path / "limits.toml")
 
     def start(**given: str) -> tuple[int, int, int]:

@@ -63,7 +63,7 @@ def test_a_system_that_lets_no_priority_rise_costs_a_warning_alone(
 
     monkeypatch.setattr(machine_load, "_nice", refuse)
     machine_load.set_priority("normal")
-    assert "does not let the node go back to priority normal" in caplog.text
+    assert "does not let the node rise to priority normal" in caplog.text
 
 
 Times = namedtuple("Times", "user nice system idle")

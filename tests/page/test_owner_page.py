@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import sys
@@ -20,6 +21,7 @@ from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until
 from support.reports import small_report
 from thinwire_node.cli.page import OwnerPage
 from thinwire_node.observe import status
+from thinwire_proto.errors import ConfigError
 
 RUN = run_text(100_000, length_ms=1000)
 
@@ -135,6 +137,20 @@ def test_the_node_stops_after_its_round_and_the_page_goes_on(owned: Owned) -> No
     owned.page.end(END_S)
     assert owned.page.popen.returncode == 0
     assert "Traceback" not in owned.page.text()
+
+
+async def test_a_file_in_the_folder_of_the_shell_is_no_part_of_a_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "queue.py").write_text("raise SystemExit('a file of the owner')")
+    (tmp_path / "node").mkdir()
+    monkeypatch.chdir(tmp_path)
+    page, stop = OwnerPage(Path("node"), None, 0, lambda: asyncio.sleep(0, "")), asyncio.Event()
+    serving = asyncio.ensure_future(page.serve(stop))
+    with pytest.raises(ConfigError, match="has no model yet"):
+        await asyncio.to_thread(page._sample, {})
+    stop.set()
+    await serving
 
 
 def test_a_folder_without_a_node_has_no_page(owned: Owned, tmp_path: Path) -> None:

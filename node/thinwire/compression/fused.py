@@ -12,6 +12,7 @@ import logging
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -88,7 +89,12 @@ def end_trials() -> None:
 
 def _run(command: Sequence[str], limit_s: float) -> tuple[int, str, str]:
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=nothing, stdout=pipe, stderr=pipe, text=True, errors="replace") as process:
+    with (
+        tempfile.TemporaryDirectory(prefix="thinwire-") as empty,  # Python takes modules from there before its own
+        subprocess.Popen(
+            command, stdin=nothing, stdout=pipe, stderr=pipe, text=True, errors="replace", cwd=empty
+        ) as process,
+    ):
         _running.add(process)
         try:
             output, errors = process.communicate(timeout=limit_s)

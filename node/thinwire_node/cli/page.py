@@ -156,9 +156,11 @@ class OwnerPage:
             raise ConfigError("the model is writing already")
         try:
             seed = secrets.randbelow(1 << 31)
-            command = [sys.executable, "-m", "thinwire_node", "sample", "--state-dir", str(self._state_dir)]
+            folder = self._state_dir.absolute()
+            command = [sys.executable, "-m", "thinwire_node", "sample", "--state-dir", str(folder)]
             done = subprocess.run(
                 [*command, "--seed", str(seed)],
+                cwd=folder,  # Python takes modules from the working directory before its own
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 check=False,

@@ -49,7 +49,6 @@ def parser() -> argparse.ArgumentParser:
     add_options(install, StartOptions, *(name for name in StartOptions.model_fields if name != "state_slots"))
     install.set_defaults(command=_install_service)
     uninstall = commands.add_parser("uninstall-service", help="stop the service and remove it; the state stays")
-    add_options(uninstall, NodeStateOptions, "state_dir")
     uninstall.set_defaults(command=_uninstall_service)
     doctor = commands.add_parser("doctor", help="examine this machine, and the way to a coordinator; joins nothing")
     doctor.add_argument("--json", action="store_true", help="print what was found as JSON")
@@ -142,11 +141,9 @@ def _install_service(arguments: argparse.Namespace) -> None:
 
 
 def _uninstall_service(arguments: argparse.Namespace) -> None:
-    options = read_options(NodeStateOptions, arguments)
-
     from thinwire_node.cli.service import uninstall  # noqa: PLC0415
 
-    print(uninstall(options.state_dir))
+    print(uninstall())
 
 
 def _doctor(arguments: argparse.Namespace) -> None:

@@ -8,24 +8,25 @@ import os
 import sys
 from pathlib import Path
 
-from thinwire_common.files import replace_synced
 from thinwire_common.options import flag
 from thinwire_node.cli.options import StartOptions
+from thinwire_node.limits.keeper import LimitsSource
+from thinwire_node.limits.limits import Limits
 from thinwire_node.service.definition import Service
 from thinwire_node.service.managers import manager
-from thinwire_node.storage.enrolment import choose, read_destination
+from thinwire_node.storage.enrolment import INVITE_FILE, choose, read_destination, write_invite
 from thinwire_proto.errors import LocalError, UsageError
+from thinwire_proto.identity.invite import Invite
 
-INVITE_FILE = "invite"
-"""The file of the invite in the state directory. Arguments of a program would show it to all users of the machine."""
 CACHES = frozenset({".cache", "cache", "caches"})
-OF_SERVICE = ("invite", "state_dir", "state_slots")
-"""Options of `start` that the service sets itself."""
+OF_SERVICE = frozenset({"invite", "state_dir", "state_slots"}) | Limits.model_fields.keys()
+"""Options of `start` that the service sets itself, and limits, which at each start would undo the owner's `set`."""
 
 
 def install(options: StartOptions, arguments: argparse.Namespace, *, only_print: bool) -> str:
-    """Install a service that runs `start` with the options on the command line. Returns what to tell its owner: with
-    `only_print`, the definition, of which nothing is installed. Raises UsageError or LocalError."""
+    """Install a service that runs `start` with the options on the command line, and write the limits among them into
+    their file. Returns what to tell its owner: with `only_print`, the definition, of which nothing is installed, and
+    no file is written. Raises UsageError or LocalError."""
     folder = options.state_dir.absolute()
     has_invite = options.invite is not None
     if options.invite is not None:
@@ -44,21 +45,23 @@ def install(options: StartOptions, arguments: argparse.Namespace, *, only_print:
         )
     folder.mkdir(parents=True, exist_ok=True)
     if options.invite is not None:
-        replace_synced(file, f"{_text_of(options.invite)}\n".encode(), private=True)
+        write_invite(folder, _invite_of(options.invite))
+    given = {name: getattr(arguments, name) for name in Limits.model_fields if name in arguments}
+    LimitsSource(options.limits).file(folder).change(given)
     return manager().install(service)
 
 
-def uninstall(folder: Path) -> str:
+def uninstall() -> str:
     """Remove the service. Returns what was done. Raises LocalError."""
-    return manager().uninstall(Service([], folder.absolute()))
+    return manager().uninstall()
 
 
-def _text_of(given: str) -> str:
-    """The invite as text, whether it was given as itself or in a file. Raises UsageError."""
+def _invite_of(given: str) -> Invite:
+    """The invite, whether it was given as itself or in a file. Raises UsageError."""
     invite = read_destination(given).invite
     if invite is None:
         raise UsageError("give an invite: a service does not run beside a coordinator that is named by its address")
-    return str(invite)
+    return invite
 
 
 def _command(own: list[str], folder: Path, options: StartOptions, arguments: argparse.Namespace) -> list[str]:

@@ -107,9 +107,10 @@ def followers(devices: Sequence[str], threads: int) -> Iterator[Ranks]:
 
 
 def _start(place: Path, rank: int, size: int, device: str, threads: int) -> subprocess.Popen[bytes]:
-    """The follower ends when this process closes the pipe to it, or is gone."""
+    """The follower ends when this process closes the pipe to it, or is gone. It runs in the private folder of `place`,
+    because Python takes modules from the working directory before its own."""
     command = [sys.executable, "-m", FOLLOWER_MODULE, str(place), str(rank), str(size), device, str(threads)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=place.parent)
 
 
 def _end(process: subprocess.Popen[bytes], ranks: Ranks | None) -> None:

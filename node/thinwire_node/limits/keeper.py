@@ -58,9 +58,7 @@ class LimitsKeeper:
         self._on_limits = on_limits
         self._on_stop = on_stop
         self._load = MachineLoad()
-        before = self._file.read()
-        if (given := limits.changed(before, dict(source.given))) != before:  # a service gives the same at each start
-            self._file.write(given)
+        self._file.change(source.given)
         self.limits = limits.check(self._file.read())
         self._orders_file.forget_stop()
         self._orders = self._orders_file.read()

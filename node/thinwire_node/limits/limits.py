@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -187,6 +188,12 @@ class LimitsFile:
             replace_synced(self.path, (HEAD + "".join(lines)).encode(), of_folder=True)
         except OSError as error:
             raise ConfigError(f"{self.path}: {error.strerror}") from None
+
+    def change(self, changes: Mapping[str, str]) -> None:
+        """Change some limits. Writes nothing if they are so already. Raises ConfigError, or ValueError as `changed`."""
+        before = self.read()
+        if (found := changed(before, dict(changes))) != before:
+            self.write(found)
 
     def version(self) -> tuple[int, int, int]:
         """Changes whenever the file is replaced or written."""

@@ -167,7 +167,11 @@ def set_priority(priority: str) -> None:
     try:
         _nice(NICE[priority])
     except (PermissionError, psutil.AccessDenied):
-        log.warning("%s", f"the system does not let the node go back to priority {priority} before it starts again")
+        log.warning(
+            "%s",
+            f"the system does not let the node rise to priority {priority}; start it again, from where programs have "
+            "that priority",
+        )
         return
     if hasattr(process, "ionice"):
         with contextlib.suppress(psutil.Error, OSError):

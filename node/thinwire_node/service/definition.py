@@ -1,17 +1,20 @@
 """The definition of a node's service for systemd, launchd and Windows' Task Scheduler. Pure: text in, text out.
 
-All three start the node when its owner logs in, start it again after a failure, and take it at low priority.
+All three start the node when its owner logs in, start it again after a failure, and rank it below other programs. They
+start it in a folder in which no file of the owner lies: Python takes modules from there before its own.
 """
 
 from __future__ import annotations
 
 import plistlib
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from xml.etree import ElementTree
 
+from thinwire_proto.errors import LocalError
 from thinwire_proto.limits import SERVICE_RESTART_S, SERVICE_STOP_S
 
 NAME = "thinwire-node"
@@ -19,12 +22,15 @@ LABEL = "thinwire.node"
 """launchd's name of it."""
 WRONG_USAGE = 2
 """The exit status after which a start would fail again."""
+UNSTARTABLE = re.compile(r"[\x00-\x1f\x7f\\\"']")
+"""Characters that systemd refuses in the path of a program."""
 UNIT = """\
 [Unit]
 Description=thinwire node
 
 [Service]
 ExecStart={command}
+WorkingDirectory=/
 Restart=on-failure
 RestartSec={restart_s}
 RestartPreventExitStatus={wrong_usage}
@@ -34,7 +40,6 @@ NoNewPrivileges=yes
 MemoryMax=80%
 CPUWeight=20
 IOWeight=20
-Nice=10
 OOMScoreAdjust=500
 
 [Install]
@@ -55,16 +60,24 @@ class Service:
 
 
 def systemd_unit(service: Service) -> str:
-    """A unit for `systemctl --user`. Its log is in the journal."""
-    command = " ".join(_quoted(word) for word in service.command)
+    """A unit for `systemctl --user`, whose log is in the journal. It sets no niceness, above which the node could not
+    rise. Raises LocalError if systemd cannot start a program with this path."""
+    program, *arguments = service.command
+    if found := UNSTARTABLE.search(program):
+        raise LocalError(
+            f"systemd starts no program whose path has the character {found[0]!r}: {program}; install thinwire in "
+            "another folder"
+        )
+    command = " ".join([_quoted(program), *(_quoted(word).replace("$", "$$") for word in arguments)])
     return UNIT.format(
         command=command, restart_s=round(SERVICE_RESTART_S), stop_s=round(SERVICE_STOP_S), wrong_usage=WRONG_USAGE
     )
 
 
 def _quoted(word: str) -> str:
-    """A word of ExecStart=, in which systemd replaces nothing (systemd.syntax(7), systemd.service(5))."""
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$").replace("\n", "\\n")
+    """A word of ExecStart= (systemd.syntax(7)). In arguments alone, systemd also replaces variables
+    (systemd.service(5))."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("\n", "\\n")
     return f'"{escaped}"'
 
 
@@ -74,6 +87,7 @@ def launchd_plist(service: Service) -> str:
     agent = {
         "Label": LABEL,
         "ProgramArguments": list(service.command),
+        "WorkingDirectory": "/",
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
         "ThrottleInterval": round(SERVICE_RESTART_S),

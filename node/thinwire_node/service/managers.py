@@ -20,13 +20,17 @@ NO_SESSION = (
 )
 
 
+class CommandFailedError(LocalError):
+    """A command of a service manager has ended with a failure."""
+
+
 class ServiceManager(ABC):
     """One service of this user."""
 
     encoding = "utf-8"
 
     @abstractmethod
-    def file(self, service: Service) -> Path:
+    def file(self) -> Path:
         """The path of the definition."""
 
     @abstractmethod
@@ -34,17 +38,22 @@ class ServiceManager(ABC):
 
     @abstractmethod
     def take_up(self, file: Path) -> str:
-        """Have a definition taken up and started. Returns in words how to look at it. Raises LocalError."""
+        """Have a definition taken up and started, also in place of one that runs. Returns in words how to look at it.
+        Raises LocalError."""
+
+    @abstractmethod
+    def is_known(self) -> bool:
+        """Whether the manager has the service. Raises LocalError if it does not answer."""
 
     @abstractmethod
     def give_up(self, file: Path) -> None:
-        """Stop the service and forget it. Raises LocalError."""
+        """Stop the service and forget it. Raises LocalError, but not if the manager has forgotten it already."""
 
     def install(self, service: Service) -> str:
         """Write the definition and start the service. Returns in words how to look at it.
 
         Raises LocalError; then the definition is as it was before."""
-        file = self.file(service)
+        file = self.file()
         before = file.read_bytes() if file.exists() else None
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(self.render(service), encoding=self.encoding)
@@ -53,6 +62,8 @@ class ServiceManager(ABC):
         except LocalError:
             if before is not None:
                 file.write_bytes(before)
+                with suppress(LocalError):  # that service may be stopped already
+                    self.take_up(file)
             else:
                 with suppress(LocalError):  # it may be half taken up
                     self.give_up(file)
@@ -60,20 +71,20 @@ class ServiceManager(ABC):
             raise
         return f"{file} is written, and the service is started; {how}"
 
-    def uninstall(self, service: Service) -> str:
+    def uninstall(self) -> str:
         """Stop the service and remove the definition. Returns what was done. Raises LocalError if there is none."""
-        file = self.file(service)
-        if not file.exists():
+        file = self.file()
+        if not file.exists() and not self.is_known():
             raise LocalError(f"there is no service to remove: {file} does not exist")
         self.give_up(file)
         file.unlink(missing_ok=True)
-        return f"the service is stopped, and {file} is removed; the state in {service.folder} stays"
+        return "the service is stopped and removed; the state directory stays"
 
 
 class Systemd(ServiceManager):
     """systemd's manager of a user."""
 
-    def file(self, service: Service) -> Path:
+    def file(self) -> Path:
         home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
         return Path(home) / "systemd" / "user" / f"{NAME}.service"
 
@@ -82,11 +93,15 @@ class Systemd(ServiceManager):
 
     def take_up(self, file: Path) -> str:
         _reload()
-        _run("systemctl", "--user", "enable", "--now", file.name)
+        _run("systemctl", "--user", "enable", file.name)
+        _run("systemctl", "--user", "restart", file.name)  # `enable --now` leaves a service that runs as it is
         look = f"look at it with: journalctl --user -u {NAME} -o cat"
         if "Linger=yes" in _said("loginctl", "show-user", "--property=Linger"):
             return look
         return f"{look}; it ends when you log out, unless you run: loginctl enable-linger"
+
+    def is_known(self) -> bool:
+        return self.file().exists()  # it reads the definition where it is
 
     def give_up(self, file: Path) -> None:
         _reload()
@@ -98,7 +113,7 @@ class Systemd(ServiceManager):
 class Launchd(ServiceManager):
     """launchd's agents of a user."""
 
-    def file(self, service: Service) -> Path:
+    def file(self) -> Path:
         return Path.home() / "Library" / "LaunchAgents" / f"{LABEL}.plist"
 
     def render(self, service: Service) -> str:
@@ -109,8 +124,15 @@ class Launchd(ServiceManager):
         _run("launchctl", "bootstrap", _domain(), str(file))
         return "look at it with: thinwire-node status; its log is service.log in the state directory"
 
+    def is_known(self) -> bool:
+        return _succeeds("launchctl", "print", f"{_domain()}/{LABEL}")
+
     def give_up(self, file: Path) -> None:
-        _run("launchctl", "bootout", f"{_domain()}/{LABEL}")
+        try:
+            _run("launchctl", "bootout", f"{_domain()}/{LABEL}")
+        except CommandFailedError:
+            if self.is_known():
+                raise
 
 
 class TaskScheduler(ServiceManager):
@@ -118,20 +140,28 @@ class TaskScheduler(ServiceManager):
 
     encoding = "utf-16"  # with the mark that schtasks wants
 
-    def file(self, service: Service) -> Path:
-        return Path(service.folder) / f"{NAME}.xml"
+    def file(self) -> Path:
+        return Path.home() / ".thinwire" / f"{NAME}.xml"
 
     def render(self, service: Service) -> str:
         return windows_task(service)
 
     def take_up(self, file: Path) -> str:
+        _said("schtasks", "/End", "/TN", NAME)  # one that runs would go on; it fails if none does
         _run("schtasks", "/Create", "/TN", NAME, "/XML", str(file), "/F")
         _run("schtasks", "/Run", "/TN", NAME)
         return "look at it with: thinwire-node status"
 
+    def is_known(self) -> bool:
+        return _succeeds("schtasks", "/Query", "/TN", NAME)
+
     def give_up(self, file: Path) -> None:
         _said("schtasks", "/End", "/TN", NAME)  # fails if it does not run
-        _run("schtasks", "/Delete", "/TN", NAME, "/F")
+        try:
+            _run("schtasks", "/Delete", "/TN", NAME, "/F")
+        except CommandFailedError:
+            if self.is_known():
+                raise
 
 
 def manager() -> ServiceManager:
@@ -149,8 +179,8 @@ def _domain() -> str:
 
 
 def _run(*command: str, advice: str = "") -> str:
-    """The output of a command. Raises LocalError if it is missing, fails or hangs. advice: ends the error of one that
-    fails."""
+    """The output of a command. Raises CommandFailedError if it fails, and LocalError if it is missing or hangs. advice:
+    ends the error of one that fails."""
     words = " ".join(command)
     try:
         done = subprocess.run(
@@ -162,8 +192,17 @@ def _run(*command: str, advice: str = "") -> str:
         raise LocalError(f"`{words}` has not answered for {SERVICE_MANAGER_S:g} s") from None
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip() or f"it ended with status {done.returncode}"
-        raise LocalError(f"`{words}` failed: {said}{advice}")
+        raise CommandFailedError(f"`{words}` failed: {said}{advice}")
     return done.stdout
+
+
+def _succeeds(*command: str) -> bool:
+    """Whether a command succeeds. Raises LocalError if it is missing or hangs."""
+    try:
+        _run(*command)
+    except CommandFailedError:
+        return False
+    return True
 
 
 def _said(*command: str) -> str:

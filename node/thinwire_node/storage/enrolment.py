@@ -12,6 +12,8 @@ from thinwire_proto.errors import ConfigError, UsageError
 from thinwire_proto.identity.invite import FILE_MARK, PREFIX, Invite, bare, parse_given_invite, parse_invite
 
 FILE = "enrolment.json"
+INVITE_FILE = "invite"
+"""The file of a service's invite. Arguments of a program would show it to all users of the machine."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -81,11 +83,20 @@ def kept_name(folder: Path) -> str:
 
 
 def keep(folder: Path, invite: Invite, name: str = "") -> None:
-    """Keep an invite and a name that the coordinator has accepted. Only the file's owner can read them."""
+    """Keep an invite and a name that the coordinator has accepted. Only the file's owner can read them.
+
+    A service starts with the invite in `INVITE_FILE`, so an invite to a coordinator that has moved goes there too."""
     if _read(folder) == Enrolment(invite, name):
         return
+    if (folder / INVITE_FILE).exists():
+        write_invite(folder, invite)
     kept = {"address": invite.address, "invite": str(invite), "name": name}
     replace_synced(folder / FILE, json.dumps(kept).encode(), private=True)
+
+
+def write_invite(folder: Path, invite: Invite) -> None:
+    """Write the file of a service's invite, which only its owner can read."""
+    replace_synced(folder / INVITE_FILE, f"{invite}\n".encode(), private=True)
 
 
 def _read(folder: Path) -> Enrolment | None:

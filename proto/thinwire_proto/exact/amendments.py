@@ -212,8 +212,8 @@ def _changed(contract: Contract, name: str, changes: Mapping[str, Any], amendmen
             section = section.gone_back(amendment.rewind + moved, begins)
             if section.steps < begins and "steps" not in changes:
                 raise ContractError(
-                    f"step {amendment.rewind} is past the end that the schedule has now, so no step would be left; give "
-                    "schedule.steps too"
+                    f"step {amendment.rewind} is past the end that the schedule has now, so no step would be left; "
+                    "give schedule.steps too"
                 )
         return section.bent(changes, begins, share_reached(section, begins)) if changes else section
     found = type(section).model_validate(section.model_dump() | dict(changes))

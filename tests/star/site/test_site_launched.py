@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from deploy.local_swarm.processes import BIN
 from support.real import RealSwarm, ended, run_text, until, without_a_centre
 from thinwire_node.cli.options import devices_named
 
@@ -23,6 +26,20 @@ def test_updates_between_micro_batches_and_looking_ahead(swarm: RealSwarm) -> No
     assert status.fingerprints_compared > 0
     assert status.fingerprints_different == 0
     assert f"fingerprint {status.fingerprint:016x}" in swarm.verify()
+
+
+def test_a_file_in_the_folder_of_the_shell_is_no_part_of_a_follower(tmp_path: Path) -> None:
+    (tmp_path / "queue.py").write_text("raise SystemExit('a file of the owner')")
+    command = [str(BIN / "thinwire-node"), "start", "127.0.0.1:1", "--device", "cpu*2", "--state-dir", "node"]
+    done = subprocess.run(
+        [*command, "--give-up-after", "0", "--priority", "normal"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "a file of the owner" not in done.stderr
+    assert "no coordinator" in done.stderr
 
 
 def test_a_gossip_run_refuses_several_devices(swarm: RealSwarm) -> None:
