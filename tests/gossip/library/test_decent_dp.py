@@ -111,7 +111,7 @@ def test_a_pass_that_only_accumulates_does_not_step_after_one_that_failed() -> N
         raise RuntimeError("out of memory")
 
     first = next(wrapped.parameters())
-    failing = first.register_hook(fail)  # after the gradients of later layers
+    failing = first.register_hook(fail)  # type: ignore[no-untyped-call]  # after the gradients of later layers
     with pytest.raises(RuntimeError, match="out of memory"):
         loss_of(wrapped, 0, 0).backward()  # type: ignore[no-untyped-call]
     failing.remove()
