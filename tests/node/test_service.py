@@ -79,7 +79,7 @@ def _settings(unit: str) -> dict[str, str]:
 
 def test_a_file_in_the_home_folder_is_no_part_of_a_service(tmp_path: Path) -> None:
     """systemd starts a user's units there, unless they name another folder."""
-    (tmp_path / "queue.py").write_text("raise SystemExit('a file of the owner')")
+    (tmp_path / "argparse.py").write_text("raise SystemExit('a file of the owner')")
     service = Service([sys.executable, "-m", "thinwire_node", "--version"], tmp_path / "node")
     folder = _settings(systemd_unit(service)).get("WorkingDirectory", tmp_path)
     done = subprocess.run(service.command, cwd=folder, capture_output=True, text=True, check=False)

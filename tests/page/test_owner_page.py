@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import sys
@@ -139,20 +138,6 @@ def test_the_node_stops_after_its_round_and_the_page_goes_on(owned: Owned) -> No
     assert "Traceback" not in owned.page.text()
 
 
-async def test_a_file_in_the_folder_of_the_shell_is_no_part_of_a_sample(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "queue.py").write_text("raise SystemExit('a file of the owner')")
-    (tmp_path / "node").mkdir()
-    monkeypatch.chdir(tmp_path)
-    page, stop = OwnerPage(Path("node"), None, 0, lambda: asyncio.sleep(0, "")), asyncio.Event()
-    serving = asyncio.ensure_future(page.serve(stop))
-    with pytest.raises(ConfigError, match="has no model yet"):
-        await asyncio.to_thread(page._sample, {})
-    stop.set()
-    await serving
-
-
 def test_a_folder_without_a_node_has_no_page(owned: Owned, tmp_path: Path) -> None:
     page = owned.swarm.start("no page", "thinwire-node", "page", "--state-dir", str(tmp_path))
     assert ended(page) != 0
@@ -198,3 +183,13 @@ def test_the_page_says_that_the_node_has_its_limits_elsewhere(tmp_path: Path) ->
     with page_of(tmp_path) as page:
         (said,) = page._node(None)["limits"]
     assert "last started with --limits /elsewhere/mine.toml" in said
+
+
+def test_a_file_in_the_folder_of_the_shell_is_no_part_of_a_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "queue.py").write_text("raise SystemExit('a file of the owner')")
+    (tmp_path / "node").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with page_of(Path("node")) as page, pytest.raises(ConfigError, match="has no model yet"):
+        page._sample({})

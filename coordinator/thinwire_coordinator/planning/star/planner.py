@@ -145,10 +145,10 @@ def keys_of(plan: Plan) -> dict[str, list[Key]]:
             ("samples", run.round.samples, f"of a node for its full weight{more}"),
         ],
     }
-    at_most, usual = run.round.nodes_max, RoundSpec().nodes_max
-    if at_most != usual:
-        why = "as many as there are" if at_most > usual else "the most with so many levels"
-        found["round"].append(("nodes_max", at_most, why))
+    nodes, by_default = run.round.nodes_max, RoundSpec().nodes_max
+    if nodes != by_default:
+        why = "as many as there are" if nodes > by_default else "the most with so many levels"
+        found["round"].append(("nodes_max", nodes, why))
     if isinstance(rule, LocalMuonSpec):
         steps = math.ceil(plan.step.tokens / plan.swarm.nodes / facts.context / rule.micro_batch)
         sent = "a node takes local steps of Muon, and sends the sign of each component of their sum"
