@@ -152,6 +152,14 @@ def test_a_ledger_that_ends_before_the_newest_snapshot_is_an_error(folder: Path)
         replica_at_head(open_state(folder))
 
 
+def test_every_connection_syncs_each_commit(folder: Path) -> None:
+    """What a node is told is counted must survive a power cut, which no test can make."""
+    with closing(open_state(folder)) as state:
+        for ledger in (state.ledger, state.reading_ledger, state.upkeep_ledger):
+            found = [ledger._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+            assert found == ["wal", 2]  # FULL
+
+
 def test_receipts_and_leases_survive(folder: Path) -> None:
     state = open_state(folder)
     row = state.ledger.row(2)
