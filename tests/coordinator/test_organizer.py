@@ -18,6 +18,7 @@ from thinwire_coordinator.hall.access.organizer import (
     ATTEMPTS_MAX,
     ATTEMPTS_WITHIN_S,
     FILE,
+    LOGIN_S,
     Logins,
     OrganizerSecret,
     open_organizer_secret,
@@ -124,7 +125,7 @@ async def test_attempts_count_for_the_address_that_a_named_proxy_passes_on(
 
 async def test_without_a_login_nothing_is_told_and_nothing_is_changed(site: httpx.AsyncClient) -> None:
     assert (await site.get("/organizer/state")).status_code == 401
-    for name in ("invite", "revoke", "ban", "unban"):
+    for name in ("invite", "revoke", "ban", "pardon", "unban"):
         assert (await site.post(f"/organizer/{name}", json={})).status_code == 401
     assert (await log_in(site, "something else")).status_code == 403
     assert COOKIE not in site.cookies
@@ -144,6 +145,14 @@ async def test_the_secret_logs_in_and_out_again(site: httpx.AsyncClient, clock: 
     kept = {"cookie": f"{COOKIE}={site.cookies[COOKIE]}"}
     assert (await site.post("/organizer/logout", json={})).status_code == 200
     assert (await site.get("/organizer/state", headers=kept)).status_code == 401
+
+
+async def test_a_login_ends_by_itself(site: httpx.AsyncClient, clock: Clock) -> None:
+    await log_in(site)
+    clock.now = LOGIN_S - 1
+    assert (await site.get("/organizer/state")).status_code == 503
+    clock.now = LOGIN_S
+    assert (await site.get("/organizer/state")).status_code == 401
 
 
 async def test_wrong_secrets_are_told_to_wait_and_the_right_one_never_is(
