@@ -21,6 +21,7 @@ from thinwire_node.star.rules import shapes_kept
 from thinwire_node.star.saver import Passing, Saver
 from thinwire_node.star.work import Work
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState, Written
+from thinwire_node.training.failures import Interrupted
 from thinwire_node.training.threads import NodeJob, Threads, WorkerThread
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.amendment import Amendment
@@ -132,6 +133,27 @@ async def test_a_session_cancelled_during_a_save_loses_no_momentum(tmp_path: Pat
     kept = state.momentum(SHAPES)
     assert kept is not None
     assert kept.trained_through == 9
+    state.close()
+
+
+async def test_names_of_what_is_sent_during_a_save_stay_until_the_next_one(tmp_path: Path, threads: Threads) -> None:
+    """Their contributions are not in the momentum that the save has written."""
+    state = SlowState(tmp_path / "node")
+    saver, replica = Saver(state, threads, time.monotonic, round_s=1.0), random_replica(small_contract())
+    begun = asyncio.Event()
+
+    async def write() -> Passing:
+        passing = saver.write(replica, KeptMomentum({"momentum": torch.ones(2)}, 7, None))
+        begun.set()
+        return passing
+
+    await saver.note_sent(b"before".ljust(32))
+    saver.begin(write)
+    await begun.wait()
+    await saver.note_sent(b"during".ljust(32))
+    state.may_write.set()
+    await saver.finish()
+    assert state.sent() == [b"during".ljust(32)]
     state.close()
 
 
@@ -290,6 +312,22 @@ async def test_what_is_not_counted_is_in_the_momentum_again(tmp_path: Path, thre
     assert torch.allclose(put_back[components], pending.sent.values, atol=1e-6)
     assert int(torch.count_nonzero(put_back)) == len(components)
     assert node.work.pending is None
+    node.work.close()
+
+
+async def test_samples_of_a_micro_batch_that_was_interrupted_are_trained_again(
+    tmp_path: Path, threads: Threads
+) -> None:
+    node = Contributing(NodeState(tmp_path / "node"), threads)
+    await node.work.train(4)
+    node.work.interrupt()
+    with pytest.raises(Interrupted):
+        await node.work.train(4)
+    assert (node.work.lease.trained_through, node.trainer.samples) == (3, 4)
+    node.trainer.resume()
+    node.work.lease.renew([range(100)])  # the next session
+    await node.work.train(4)
+    assert (node.work.lease.trained_through, node.trainer.samples) == (7, 8)
     node.work.close()
 
 
