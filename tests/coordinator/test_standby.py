@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import sqlite3
 import time
@@ -9,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -33,6 +35,7 @@ from thinwire_coordinator.hall.standby.items import (
     unpack,
     write_changes,
 )
+from thinwire_coordinator.hall.standby.keeper import Keeper, StandbyAway
 from thinwire_coordinator.hall.standby.standing import (
     Standing,
     Superseded,
@@ -42,10 +45,15 @@ from thinwire_coordinator.hall.standby.standing import (
     promote,
     read_standing,
 )
+from thinwire_coordinator.hall.workers import Workers
+from thinwire_coordinator.star.feed import Feed
+from thinwire_coordinator.star.replay import replica_at_head
+from thinwire_coordinator.star.sealing import Sealer
 from thinwire_coordinator.verify import verify
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.errors import ConfigError, LedgerError, PayloadError
+from thinwire_proto.exact.votes import Merger
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.terms import PROMOTION_TERMS
 from thinwire_proto.wire.rows import Row
@@ -223,3 +231,20 @@ def test_restarts_never_reach_the_term_of_a_promotion(tmp_path: Path) -> None:
     ledger.begin_term(2 * PROMOTION_TERMS - 1)
     with pytest.raises(LedgerError, match="no number left"):
         ledger.begin_term(PROMOTION_TERMS)
+
+
+def test_a_coordinator_that_was_replaced_seals_nothing_with_and_without_a_standby(machines: Machines) -> None:
+    state, _ = machines
+    for needed in (False, True):
+        with closing(Workers()) as workers:
+            keeper = Keeper(state, workers, time.monotonic, needed=needed)
+            assert bool(keeper.why_away()) == needed
+            keeper.superseded = True
+            assert keeper.why_away() == "another machine was promoted to be the coordinator"
+            assert keeper.holds()
+            sealer = Sealer(state, replica_at_head(state), Feed(AsyncMock(), STEPS), workers, time.monotonic, keeper)
+            merger = Merger(sealer._replica.layout.components)
+            row = Row(STEPS, STEPS, 1, 7, 0, b"", 0, (), b"")
+            with pytest.raises(StandbyAway, match="another machine was promoted"):
+                asyncio.run(sealer.seal(row, (), merger))
+    assert state.ledger.step == STEPS
