@@ -110,6 +110,25 @@ def test_a_row_that_is_not_right_is_not_taken(machines: Machines) -> None:
     assert second.ledger.step == 2
 
 
+def test_a_row_of_another_history_is_not_taken_though_the_coordinator_has_signed_it(machines: Machines) -> None:
+    first, second = machines
+    right = dict(unpack(row_item(first, first.fetch_ledger, 1, is_newest=False)))
+    other = replace(first.ledger.row(1), previous=bytes(32))
+    signature = first.key.sign(statements.row(other.hash))
+    with pytest.raises(PayloadError, match="does not follow that of step 0"):
+        Follower(second, "").apply(pack(right | {"row": other.canonical(), "signature": signature}))
+    assert second.ledger.step == 1
+
+
+def test_a_standby_of_another_history_cannot_follow(machines: Machines) -> None:
+    first, _ = machines
+    position = Position("standby:7700", 2, first.ledger.row(1).hash, 0)
+    with closing(Workers()) as workers:
+        keeper = Keeper(first, workers, time.monotonic)
+        assert keeper._why_not(position) == ""
+        assert "another one than this coordinator's" in keeper._why_not(replace(position, head=bytes(32)))
+
+
 def test_a_held_out_set_comes_with_the_row_that_adds_it(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()

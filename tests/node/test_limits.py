@@ -315,3 +315,14 @@ def test_a_file_of_limits_may_begin_with_a_mark_and_not_be_nested(tmp_path: Path
     path.write_text("hours = " + 60_000 * "[")
     with pytest.raises(ConfigError, match="correct it, or remove the file"):
         LimitsFile(path).read()
+
+
+def test_a_node_rests_until_the_next_month_once_its_data_are_used() -> None:
+    now = 1e9
+    around = Surroundings(now, month_ends_s=now + 3600)
+    found = rest(check({"monthly_data": "50GB"}), Orders(), around)
+    assert found is not None
+    assert found.until == now + 3600
+    assert "monthly data used" in found.words
+    assert rest(check({}), Orders(), around) is None
+    assert rest(check({"monthly_data": "50GB"}), Orders(), Surroundings(now)) is None
