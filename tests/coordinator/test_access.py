@@ -142,6 +142,17 @@ def test_without_need_of_an_invite_everybody_enrols_but_the_banned(tmp_path: Pat
         assert reason(store, candidate(b"", key=key)) is DoorReason.BANNED
 
 
+def test_a_node_that_came_without_an_invite_needs_one_once_they_are_needed(tmp_path: Path) -> None:
+    key = SecretKey().public
+    with closing(AccessStore(tmp_path, needs_invite=False)) as store:
+        assert reason(store, candidate(b"", key=key)) is None
+    with closing(AccessStore(tmp_path)) as store:
+        assert reason(store, candidate(b"", key=key)) is DoorReason.NO_INVITE
+        store.invites.make(TOKEN, name="", now=NOW)
+        assert reason(store, candidate(key=key)) is None
+        assert reason(store, candidate(b"", key=key)) is None
+
+
 def test_a_challenge_is_taken_once_and_in_time_and_where_it_was_given() -> None:
     challenges = Challenges(random.Random(1))
     one, late = (challenges.give(NOW) for _ in range(2))
