@@ -66,7 +66,9 @@ DENSE = (ADAMW, MUON, MUON_HALF)
 """The arms of the yardstick: all others are compared with the best of them."""
 LOCAL_MUON = "muon-4"
 """Local steps with at least 150 times fewer bytes than a ring of sixteen nodes or more."""
-MERGED_MUON, MERGED_FINE, MERGED_GROWING = "merged-muon", "merged-muon-fine", "merged-muon-growing"
+MERGED_MUON, MERGED_FINE = "merged-muon", "merged-muon-fine"
+MERGED_GROWING, FINE_GROWING = "merged-muon-growing", "merged-muon-fine-growing"
+GROWTH: Growth = ((1, 1 / 16), (2, 1 / 16), (4, 1 / 8), (8, 3 / 4))
 PULL = 0.5
 """Between 0.4 and 0.6, which were best in runs of 1M tokens (docs/log/decentralized.md)."""
 _MOMENTUM = MuonSpec().momentum
@@ -121,10 +123,17 @@ _TABLE = (
     replace(
         _MERGED,
         name=MERGED_GROWING,
-        what="the same in nineteen levels; after 1/16, 1/8 and 1/4 of the tokens, rounds have 2, 4 and 8 times the "
-        "samples, and the rate is higher by the square root",
+        what="merged-muon; after 1/16, 1/8 and 1/4 of the tokens, rounds have 2, 4 and 8 times the samples, and the rate "
+        "is higher by the square root",
+        growth=GROWTH,
+        like=MERGED_MUON,
+    ),
+    replace(
+        _MERGED,
+        name=FINE_GROWING,
+        what="merged-muon-fine in such rounds",
         demo=DemoSpec.model_validate(MergedMuonSpec.FINE),
-        growth=((1, 1 / 16), (2, 1 / 16), (4, 1 / 8), (8, 3 / 4)),
+        growth=GROWTH,
         like=MERGED_FINE,
     ),
     Arm(

@@ -18,6 +18,7 @@ from bench.convergence.arms import (
     ARMS,
     DEFAULT,
     DENSE,
+    FINE_GROWING,
     LOCAL_MUON,
     MERGED_FINE,
     MERGED_GROWING,
@@ -250,7 +251,7 @@ def _items(arms: Iterable[str], *cells: Cell) -> list[Item]:
 _ONCE = [
     *_items((*DENSE, *OURS), FOUR_LONG),
     *_items((MUON_HALF, MERGED_FINE), SIXTEEN_LONG),
-    *_items((MERGED_GROWING,), FOUR_LONG, FOUR_SHORT),
+    *_items((MERGED_GROWING, FINE_GROWING), FOUR_LONG, FOUR_SHORT),
     *_items((ADAMW, DEFAULT), LARGER),
     *_items(OTHERS, FOUR_SHORT, FOUR_LONG),
     *_items((ADAMW, *OURS, BEST_OTHER), SIXTEEN_LONG),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from thinwire_coordinator.hall.access.database import FILE
-from thinwire_coordinator.hall.access.door import Candidate, DoorReason
+from thinwire_coordinator.hall.access.door import Candidate, Challenges, DoorReason
 from thinwire_coordinator.hall.access.invites import ADDRESS_EVERY_S, InviteRecord, why_not
 from thinwire_coordinator.hall.access.store import NEVER, SEEN_EVERY_S, AccessStore, Ban, NodeRecord
 from thinwire_proto.errors import ThinwireError
 from thinwire_proto.identity.keys import PublicKey, SecretKey
+from thinwire_proto.limits import CHALLENGE_S
 
 NOW = 1_790_000_000.0
 TOKEN = b"t" * 16
@@ -138,6 +140,27 @@ def test_without_need_of_an_invite_everybody_enrols_but_the_banned(tmp_path: Pat
         assert reason(store, candidate(OTHER)) is None
         store.bans.ban(key.node_id, None, "", "organizer", NOW)
         assert reason(store, candidate(b"", key=key)) is DoorReason.BANNED
+
+
+def test_a_node_that_came_without_an_invite_needs_one_once_they_are_needed(tmp_path: Path) -> None:
+    key = SecretKey().public
+    with closing(AccessStore(tmp_path, needs_invite=False)) as store:
+        assert reason(store, candidate(b"", key=key)) is None
+    with closing(AccessStore(tmp_path)) as store:
+        assert reason(store, candidate(b"", key=key)) is DoorReason.NO_INVITE
+        store.invites.make(TOKEN, name="", now=NOW)
+        assert reason(store, candidate(key=key)) is None
+        assert reason(store, candidate(b"", key=key)) is None
+
+
+def test_a_challenge_is_taken_once_and_in_time_and_where_it_was_given() -> None:
+    challenges = Challenges(random.Random(1))
+    one, late = (challenges.give(NOW) for _ in range(2))
+    assert not Challenges(random.Random(2)).take(one, NOW)
+    assert not challenges.take(bytes([one[0] ^ 1, *one[1:]]), NOW)
+    assert challenges.take(one, NOW + CHALLENGE_S)
+    assert not challenges.take(one, NOW + CHALLENGE_S)
+    assert not challenges.take(late, NOW + CHALLENGE_S + 0.001)
 
 
 def test_neither_tokens_nor_readers_get_out_of_the_file(store: AccessStore, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.world import World
+from support.rewound import played
 from thinwire_coordinator.hall.leases import TRAINED_RUNS_MAX, Leases, SampleRange
 from thinwire_proto.errors import LedgerError
 
@@ -159,3 +161,22 @@ def test_beginning_again_can_be_undone() -> None:
     assert leases.plain() == [1, [], []]  # of 16 positions, 4 were settled
     undo()
     assert leases.plain() == before
+
+
+AWAY = """contract pace=clock length=10s momentum_age_max=5
+start coordinator
+nodes a b
+start a b
+until step 4
+kill b
+until step 20
+"""
+
+
+def test_others_get_the_samples_of_a_node_that_is_away_for_longer_than_its_momentum_counts() -> None:
+    async def look(world: World) -> None:
+        nodes = [volunteer.state.node_id for volunteer in world.volunteers.values()]
+        leases = world.living_coordinator().swarm.hall.leases
+        assert [leases.holds(node) for node in nodes] == [True, False]
+
+    played(AWAY, look)

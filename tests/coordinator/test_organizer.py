@@ -18,9 +18,12 @@ from thinwire_coordinator.hall.access.organizer import (
     ATTEMPTS_MAX,
     ATTEMPTS_WITHIN_S,
     FILE,
+    LOGIN_S,
     Logins,
     OrganizerSecret,
     open_organizer_secret,
+    organizer_proof,
+    proves_organizer,
 )
 from thinwire_coordinator.hall.access.transport import TlsSettings, Transport
 from thinwire_coordinator.hall.observe.readiness import Readiness
@@ -28,6 +31,7 @@ from thinwire_coordinator.hall.web.organizer import COOKIE, Organizer
 from thinwire_coordinator.monitoring import WebServer
 from thinwire_proto.errors import ConfigError
 from thinwire_proto.identity.keys import SecretKey
+from thinwire_proto.limits import STATUS_PROOF_S
 
 KEY = SecretKey()
 SECRET = "a secret of the organizer"
@@ -124,7 +128,7 @@ async def test_attempts_count_for_the_address_that_a_named_proxy_passes_on(
 
 async def test_without_a_login_nothing_is_told_and_nothing_is_changed(site: httpx.AsyncClient) -> None:
     assert (await site.get("/organizer/state")).status_code == 401
-    for name in ("invite", "revoke", "ban", "unban"):
+    for name in ("invite", "revoke", "ban", "pardon", "unban"):
         assert (await site.post(f"/organizer/{name}", json={})).status_code == 401
     assert (await log_in(site, "something else")).status_code == 403
     assert COOKIE not in site.cookies
@@ -144,6 +148,23 @@ async def test_the_secret_logs_in_and_out_again(site: httpx.AsyncClient, clock: 
     kept = {"cookie": f"{COOKIE}={site.cookies[COOKIE]}"}
     assert (await site.post("/organizer/logout", json={})).status_code == 200
     assert (await site.get("/organizer/state", headers=kept)).status_code == 401
+
+
+@pytest.mark.parametrize("by", [-1, 0, 1])
+def test_a_proof_of_the_organizer_is_of_now_and_of_this_run(by: int) -> None:
+    proof, now = organizer_proof(KEY, 1e6), 1e6 + by * STATUS_PROOF_S
+    assert proves_organizer(proof, KEY.public, now)
+    assert not proves_organizer(proof, KEY.public, now + (by or 2) * STATUS_PROOF_S)
+    assert not proves_organizer(proof, SecretKey().public, now)
+    assert not proves_organizer(proof.replace("1000000:", "1000001:"), KEY.public, now)
+
+
+async def test_a_login_ends_by_itself(site: httpx.AsyncClient, clock: Clock) -> None:
+    await log_in(site)
+    clock.now = LOGIN_S - 1
+    assert (await site.get("/organizer/state")).status_code == 503
+    clock.now = LOGIN_S
+    assert (await site.get("/organizer/state")).status_code == 401
 
 
 async def test_wrong_secrets_are_told_to_wait_and_the_right_one_never_is(

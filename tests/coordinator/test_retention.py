@@ -104,6 +104,18 @@ def test_bodies_are_deleted_one_pass_after_their_snapshot(state: RunState) -> No
     assert state.ledger.step == STEPS
 
 
+def test_older_snapshots_stay_until_the_one_that_becomes_the_oldest_can_be_read(state: RunState) -> None:
+    path = state.snapshot_path(6)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    retention = Retention(state, 2)
+    retention.sweep()
+    assert state.snapshot_steps() == list(SNAPSHOTS)
+    path.write_bytes(whole)
+    retention.trim()
+    assert state.snapshot_steps() == [6, 8]
+
+
 def test_a_node_older_than_the_oldest_snapshot_is_sent_to_the_newest(state: RunState) -> None:
     assert not state.snapshot_is_lighter(5)
     retention = Retention(state, 2)

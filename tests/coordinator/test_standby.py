@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import sqlite3
 import time
@@ -9,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -33,6 +35,7 @@ from thinwire_coordinator.hall.standby.items import (
     unpack,
     write_changes,
 )
+from thinwire_coordinator.hall.standby.keeper import Keeper, StandbyAway
 from thinwire_coordinator.hall.standby.standing import (
     Standing,
     Superseded,
@@ -42,10 +45,15 @@ from thinwire_coordinator.hall.standby.standing import (
     promote,
     read_standing,
 )
+from thinwire_coordinator.hall.workers import Workers
+from thinwire_coordinator.star.feed import Feed
+from thinwire_coordinator.star.replay import replica_at_head
+from thinwire_coordinator.star.sealing import Sealer
 from thinwire_coordinator.verify import verify
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.errors import ConfigError, LedgerError, PayloadError
+from thinwire_proto.exact.votes import Merger
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.terms import PROMOTION_TERMS
 from thinwire_proto.wire.rows import Row
@@ -100,6 +108,25 @@ def test_a_row_that_is_not_right_is_not_taken(machines: Machines) -> None:
     assert second.ledger.step == 1
     follower.apply(pack(right))
     assert second.ledger.step == 2
+
+
+def test_a_row_of_another_history_is_not_taken_though_the_coordinator_has_signed_it(machines: Machines) -> None:
+    first, second = machines
+    right = dict(unpack(row_item(first, first.fetch_ledger, 1, is_newest=False)))
+    other = replace(first.ledger.row(1), previous=bytes(32))
+    signature = first.key.sign(statements.row(other.hash))
+    with pytest.raises(PayloadError, match="does not follow that of step 0"):
+        Follower(second, "").apply(pack(right | {"row": other.canonical(), "signature": signature}))
+    assert second.ledger.step == 1
+
+
+def test_a_standby_of_another_history_cannot_follow(machines: Machines) -> None:
+    first, _ = machines
+    position = Position("standby:7700", 2, first.ledger.row(1).hash, 0)
+    with closing(Workers()) as workers:
+        keeper = Keeper(first, workers, time.monotonic)
+        assert keeper._why_not(position) == ""
+        assert "another one than this coordinator's" in keeper._why_not(replace(position, head=bytes(32)))
 
 
 def test_a_held_out_set_comes_with_the_row_that_adds_it(tmp_path: Path) -> None:
@@ -223,3 +250,20 @@ def test_restarts_never_reach_the_term_of_a_promotion(tmp_path: Path) -> None:
     ledger.begin_term(2 * PROMOTION_TERMS - 1)
     with pytest.raises(LedgerError, match="no number left"):
         ledger.begin_term(PROMOTION_TERMS)
+
+
+def test_a_coordinator_that_was_replaced_seals_nothing_with_and_without_a_standby(machines: Machines) -> None:
+    state, _ = machines
+    for needed in (False, True):
+        with closing(Workers()) as workers:
+            keeper = Keeper(state, workers, time.monotonic, needed=needed)
+            assert bool(keeper.why_away()) == needed
+            keeper.superseded = True
+            assert keeper.why_away() == "another machine was promoted to be the coordinator"
+            assert keeper.holds()
+            sealer = Sealer(state, replica_at_head(state), Feed(AsyncMock(), STEPS), workers, time.monotonic, keeper)
+            merger = Merger(sealer._replica.layout.components)
+            row = Row(STEPS, STEPS, 1, 7, 0, b"", 0, (), b"")
+            with pytest.raises(StandbyAway, match="another machine was promoted"):
+                asyncio.run(sealer.seal(row, (), merger))
+    assert state.ledger.step == STEPS

@@ -11,11 +11,14 @@ from typing import Any
 import grpc
 import pytest
 
-from thinwire_node.exchange.coordinator.dial import dial
+from thinwire_node.exchange.coordinator.dial import check_coordinator, dial
+from thinwire_node.exchange.port import Refused
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.identity import statements
 from thinwire_proto.identity.certificates import Certificate, new_authority, new_leaf
 from thinwire_proto.identity.invite import Invite
 from thinwire_proto.identity.keys import SecretKey
+from thinwire_proto.wire import service_pb2 as pb
 
 KEY = SecretKey(bytes(range(32)))
 NOW = datetime.now(timezone.utc)
@@ -38,6 +41,22 @@ class Echo(grpc.GenericRpcHandler):
             return b"here"
 
         return grpc.unary_unary_rpc_method_handler(answer)
+
+
+def test_a_coordinator_proves_that_it_holds_the_key_that_the_invite_names() -> None:
+    """A certificate of a browser's authority, which a proxy has, proves nothing about the coordinator."""
+
+    def reply(key: SecretKey, nonce: bytes = b"n", shows: SecretKey = KEY) -> pb.HelloReply:
+        signature = key.sign(statements.hello(nonce, b"c"))
+        return pb.HelloReply(public_key=shows.public.data, challenge=b"c", signature=signature)
+
+    invited, other = invite("coordinator.invalid:7700", public_tls=True), SecretKey()
+    assert check_coordinator(invited, b"n", reply(KEY)) == KEY.public
+    for wrong in (reply(other), reply(KEY, b"an earlier nonce")):
+        with pytest.raises(Refused, match="did not prove that it holds the key"):
+            check_coordinator(invited, b"n", wrong)
+    with pytest.raises(Refused, match="not the one that the invite names"):
+        check_coordinator(invited, b"n", reply(other, shows=other))
 
 
 @asynccontextmanager

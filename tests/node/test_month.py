@@ -40,6 +40,14 @@ def test_the_bound_is_not_passed_over_any_number_of_deaths(tmp_path: Path, seed:
     assert MonthlyBudget(tmp_path / MONTH_FILE, BOUND, 1, NOW).is_used(NOW)
 
 
+def test_more_is_reserved_on_disk_than_may_pass_before_the_next_charge(tmp_path: Path) -> None:
+    budget = MonthlyBudget(tmp_path / MONTH_FILE, BOUND, 1, NOW)
+    for _ in range(100):
+        budget.charge(PIECE_BYTES, NOW)
+        after_a_death = MonthlyBudget(tmp_path / MONTH_FILE, BOUND, 1, NOW)
+        assert after_a_death.used >= budget.used + PORTION_BYTES_MIN // 2
+
+
 def test_an_end_in_order_loses_nothing(tmp_path: Path) -> None:
     budget = MonthlyBudget(tmp_path / MONTH_FILE, 10 * PORTION_BYTES_MAX, 1, NOW)
     budget.charge(1000, NOW)

@@ -12,7 +12,7 @@ from thinwire_planner.choosing.plan import (
     make_plan,
 )
 from thinwire_planner.methods.method import Forecast, Setting, Variant, all_variants
-from thinwire_planner.methods.star import DEMO, tokens_of
+from thinwire_planner.methods.star import DEMO, RULES, exchange_parts, tokens_of
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.network import Network
 
@@ -46,6 +46,14 @@ def test_gradients_in_levels_are_taken_where_lines_carry_them_in_the_time_of_com
     slow, fast = (make_plan(setting(4, 10, 50, compute_s=compute_s)).taken.name for compute_s in (0.2, 20.0))
     assert "merged_muon" in fast
     assert "merged_muon" not in slow
+
+
+def test_the_coordinators_line_carries_an_update_and_a_contribution_of_each_node() -> None:
+    few, (demo, *_) = setting(4, 100, 40), RULES
+    parts = dict(exchange_parts(few, demo))
+    up, down = (8 * PARAMETERS * each for each in (demo.up, demo.down[4]))
+    for what, bits in (("into the coordinator", up), ("out of the coordinator", down)):
+        assert 4 * bits < parts[what] * 1e9 < 1.1 * 4 * bits  # with headers
 
 
 def test_a_variant_with_a_caution_is_passed_over() -> None:

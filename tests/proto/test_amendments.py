@@ -195,6 +195,13 @@ def test_a_key_that_a_later_thinwire_knows_names_it() -> None:
         amended(contract(), Amendment(40, {"schedule.bend": 1}, version="9.1.0"))
 
 
+def test_an_amendment_does_not_choose_samples_that_were_granted_before_the_last_one() -> None:
+    found = amended(contract(), Amendment(3, {"schedule.floor": 0.2}, position=90))
+    with pytest.raises(ContractError, match="cannot follow"):
+        amended(found, Amendment(4, {"schedule.floor": 0.3}, position=89))
+    amended(found, Amendment(4, {"schedule.floor": 0.3}, position=90))
+
+
 def test_the_keys_that_may_change_can_be_changed() -> None:
     found = contract()
     for key in amendable_keys(found):

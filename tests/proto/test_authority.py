@@ -54,6 +54,14 @@ def test_whoever_copies_the_extension_is_found_out() -> None:
         check_certificate(forged(extension, other), KEY.public.fingerprint, NOW)
 
 
+def test_an_authority_that_the_coordinators_key_did_not_sign_is_refused() -> None:
+    """Of somebody in between, who knows the coordinator's public key and its signature of another authority."""
+    own, genuine = new_authority(NOW), vouch(KEY, der(AUTHORITY)).value[:96]
+    for head in (genuine, KEY.public.data + bytes(64)):
+        with pytest.raises(Untrusted, match="in between: the coordinator's key did not sign the authority"):
+            check_certificate(forged(head + der(own), own), KEY.public.fingerprint, NOW)
+
+
 def test_another_coordinator_is_refused() -> None:
     with pytest.raises(Untrusted, match="another coordinator than the invite names answered"):
         check_certificate(der(LEAF), SecretKey().public.fingerprint, NOW)

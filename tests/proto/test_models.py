@@ -52,4 +52,5 @@ def test_the_schedule_warms_up_and_ends_at_the_floor() -> None:
     assert rates[-1] == pytest.approx(1e-3, rel=0.01)
     assert learning_rate(schedule, 100) == pytest.approx(1e-3)
     assert decay(schedule, 10) == pytest.approx(1 - 1e-2 * 0.5)
+    assert decay(schedule, 0) == pytest.approx(1 - 1e-2 / 11 * 0.5)  # by the rate of the step, not by the peak
     assert all(float(torch.tensor(rate, dtype=torch.float32)) == rate for rate in rates)

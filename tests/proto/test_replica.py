@@ -70,6 +70,16 @@ def test_subnormals_and_the_negative_zero_become_zero() -> None:
     assert values[2:].view(torch.int32).tolist() == [0, 0, 0, 0]
 
 
+def test_what_becomes_subnormal_by_a_step_becomes_zero() -> None:
+    replica = random_replica(shapes_contract(demo={"magnitude": "sign"}), step=5)
+    for tensor in replica.tensors.values():
+        tensor.fill_(1.5 * SMALLEST_NORMAL)
+    votes = [(random_votes(replica.layout, 32, 0), 1)]
+    replica.apply(Update(5, SMALLEST_NORMAL, 1.0, merge(votes, replica.layout.components)), b"")
+    found = {value for tensor in replica.tensors.values() for value in tensor.unique().tolist()}
+    assert found == {0.0, 1.5 * SMALLEST_NORMAL, 2.5 * SMALLEST_NORMAL}  # without votes, nothing changes
+
+
 def test_a_snapshot_is_checked_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("thinwire_proto.exact.tensor_files.PIECE_BYTES", 1 << 10)
     replica = random_replica(small_contract(), step=7)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
+from support.sealed_run import make_run
+from support.small import random_votes
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.ledger.ledger import Ledger
+from thinwire_coordinator.hall.ledger.state_directory import open_state
+from thinwire_coordinator.hall.workers import Workers
+from thinwire_coordinator.star.feed import Feed
+from thinwire_coordinator.star.replay import replica_at_head
+from thinwire_coordinator.star.sealing import Sealer
 from thinwire_proto import limits
 from thinwire_proto.errors import LedgerError, LocalError, Locked
+from thinwire_proto.exact.votes import Merger
+from thinwire_proto.wire.rows import Row
 
 
 @contextmanager
@@ -46,6 +58,26 @@ def test_void_rounds_that_meet_a_lock_are_recorded_with_the_next_ones(tmp_path: 
     ledger.record_void(term, 9, "last")
     assert ledger.rounds_void == 5
     assert ledger.voids_before(term + 1, 9)[1] == [(4, 6, "third"), (8, 9, "last")]
+
+
+def test_a_row_that_meets_a_lock_leaves_no_body(tmp_path: Path, impatient: None) -> None:
+    """More than one body without a row is taken for lost rows, and nothing is deleted any more (`retention`)."""
+    make_run(tmp_path, 1)
+    with closing(open_state(tmp_path)) as state:
+        replica, before = replica_at_head(state), state.bodies.names()
+        merger = Merger(replica.layout.components)
+        merger.add(random_votes(replica.layout, 8, 1), 8)
+
+        async def seal() -> None:
+            with closing(Workers()) as workers:
+                sealer = Sealer(state, replica, Feed(AsyncMock(), 1), workers, time.monotonic)
+                await sealer.seal(Row(1, 1, 1, 7, 0, b"", 0, (), b""), (), merger)
+
+        with locked(tmp_path / "ledger.sqlite"), pytest.raises(Locked):
+            asyncio.run(seal())
+        assert state.bodies.names() == before
+        asyncio.run(seal())
+        assert len(state.bodies.names()) == len(before) + 1
 
 
 def test_a_lock_is_named_with_the_file_and_who_holds_it(tmp_path: Path, impatient: None) -> None:

@@ -50,6 +50,18 @@ def test_the_mean_stays_while_lines_lose_and_repeat(codec: str) -> None:
     assert differing == []
 
 
+@pytest.mark.parametrize("slack", [1, 2])
+def test_members_come_together_though_messages_are_late(slack: int) -> None:
+    """To mix the whole of a difference that is old would drive them apart (`late_factor`)."""
+    settings = MemberSettings("dense", 1.0, slack, 1e6)
+    world = MemberWorld(4, settings, topology="complete", line_s=lambda a, b: 0.9 + slack, iterations=60)
+    for number, node in world.nodes.items():
+        node.member.x.add_((-1) ** number)
+    world.run()
+    mean = mean_of(world)
+    assert max(float((node.member.x - mean).abs().max()) for node in world.nodes.values()) < 1e-2
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_killed_member_goes_on_as_if_it_had_not_been_killed(seed: int) -> None:
     """Without patience and slack, what a run computes does not depend on time. So kills and losses change no bit."""

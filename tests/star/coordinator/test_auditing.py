@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from thinwire_coordinator.hall.access.addresses import group_of
 from thinwire_coordinator.hall.events import Cause
 from thinwire_coordinator.hall.ledger.creation import keep_blobs
 from thinwire_coordinator.star.trust.audit import Subject
-from thinwire_coordinator.star.trust.auditing import Auditor, Difference
+from thinwire_coordinator.star.trust.auditing import TIME_SHARE, Auditor, Difference
 from thinwire_coordinator.star.trust.ballots import Ballot
 from thinwire_coordinator.star.trust.evidence import Audited, Decision, RoundEvidence, Shown
 from thinwire_coordinator.star.trust.trust import Trust
@@ -78,7 +79,11 @@ def test_votes_that_come_from_a_lease_are_told_from_those_that_do_not(tmp_path: 
             subjects.append(Subject(ballot, tuple(range(first, first + SAMPLES))))
         own, other, third, *rest = subjects
         references = [subject.ballot for subject in rest]
+        began = time.monotonic()
         honest += [one.z for one in auditor.audit(replica, own, other, references)]
+        took_s = time.monotonic() - began
+        assert not auditor.due(began + took_s / TIME_SHARE / 2)
+        assert auditor.due(began + took_s + took_s / TIME_SHARE)
         copied = Subject(third.ballot, own.positions)
         others.append(auditor.audit(replica, copied, other, references)[0].z)
     assert statistics.mean(honest) > statistics.mean(others) + 1

@@ -8,7 +8,9 @@ import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from thinwire_coordinator.hall.ledger.state_directory import (
 from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_coordinator.verify import verify
 from thinwire_proto.errors import ConfigError, Damaged, LedgerError
+from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import KEY_FILE, SecretKey
 
 STEPS = 4
@@ -152,6 +155,14 @@ def test_a_ledger_that_ends_before_the_newest_snapshot_is_an_error(folder: Path)
         replica_at_head(open_state(folder))
 
 
+def test_every_connection_syncs_each_commit(folder: Path) -> None:
+    """What a node is told is counted must survive a power cut, which no test can make."""
+    with closing(open_state(folder)) as state:
+        for ledger in (state.ledger, state.reading_ledger, state.upkeep_ledger):
+            found = [ledger._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+            assert found == ["wal", 2]  # FULL
+
+
 def test_receipts_and_leases_survive(folder: Path) -> None:
     state = open_state(folder)
     row = state.ledger.row(2)
@@ -234,6 +245,36 @@ def test_a_wrong_signature_or_key_is_found_and_named(folder: Path, sql: str, why
 def test_a_wrong_signature_of_a_contribution_is_found_and_named(folder: Path, value: str, why: str) -> None:
     change(folder, f"UPDATE contributions SET signature = {value} WHERE hash = ?", counted(2).contribution)
     with pytest.raises(Damaged, match=f"step 1: node {NODE}: {why}"):
+        verified(folder)
+
+
+def forge(folder: Path, step: int, **changes: Any) -> None:
+    """Put another row in the place of one, with its own hash, and signed by the coordinator."""
+    with closing(open_state(folder)) as state:
+        row = replace(state.ledger.row(step), **changes)
+        signature = state.key.sign(statements.row(row.hash))
+    fields = {"hash": row.hash, "signature": signature, "term": row.term}
+    fields["fingerprint"] = row.fingerprint.to_bytes(8, "big")
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as db, db:
+        names = ", ".join(f"{name} = ?" for name in fields)
+        db.execute(f"UPDATE rows SET {names} WHERE step = ?", (*fields.values(), step))
+
+
+def test_a_coordinator_that_seals_parameters_that_nobody_has_is_found(folder: Path) -> None:
+    with closing(open_state(folder, read_only=True)) as state:
+        last = state.ledger.row(STEPS - 1)
+    forge(folder, STEPS - 1, fingerprint=last.fingerprint ^ 1)
+    with pytest.raises(LedgerError, match="do not match the sealed fingerprint"):
+        verified(folder)
+
+
+def test_a_coordinator_that_changes_the_past_whose_bodies_are_deleted_is_found(folder: Path) -> None:
+    with closing(open_state(folder)) as state:
+        state.bodies.remove([state.ledger.row(step).body_hash.hex() for step in (0, 1)])
+        state.snapshot_path(0).unlink()
+    assert "the 2 updates before step 2" in verified(folder)
+    forge(folder, 0, term=2)
+    with pytest.raises(Damaged, match="step 1: the row does not follow the previous row"):
         verified(folder)
 
 

@@ -131,3 +131,9 @@ def test_which_nodes_may_keep_their_momentum(kept: bool, holds_lease: bool, coun
     said = why_drop_momentum(kept=kept, holds_lease=holds_lease, counted_since=counted_since, age_max=100)
     assert why in said
     assert bool(why) == bool(said)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_nobody_keeps_a_momentum_of_steps_that_were_given_up(kept: bool) -> None:
+    said = why_drop_momentum(kept=kept, holds_lease=True, counted_since=0, age_max=100, went_back=True)
+    assert ("has gone back to an earlier step" in said) is kept

@@ -227,6 +227,14 @@ def test_under_any_events_rounds_ascend_and_steps_follow_sealed_rounds(
         assert what != "tick" or opens_next or m.deadline is None or m.deadline >= now
 
 
+def test_a_contribution_exactly_at_the_deadline_is_accepted_and_one_after_it_is_not() -> None:
+    for late_s, accepted in ((0.0, True), (1e-6, False)):
+        m = machine(wait_for=2)
+        m.attend("a", 0.0)
+        m.attend("b", 0.0)
+        assert deliver(m, "a", 0, T + late_s)[0] is accepted
+
+
 def test_a_round_that_cannot_be_sealed_is_void_and_the_next_one_has_the_same_step() -> None:
     m = machine()
     m.attend("a", 0.0)

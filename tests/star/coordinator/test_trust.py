@@ -154,6 +154,38 @@ def test_bans_come_after_suspicion_and_grow_and_end() -> None:
     assert trust.weight("hostile") == 0
 
 
+def _oppose(trust: Trust, number: int, now: float, honest: Sequence[str] = HONEST) -> list[Verdict]:
+    """A round of honest nodes and of hostile ones that contradict them. Returns the verdicts on one of these."""
+    shown = (*(Shown(node, 8.0) for node in honest), *(Shown(node, -8.0) for node in HOSTILE))
+    return [one.verdict for one in trust.observe(RoundEvidence(number, shown), now)[1] if one.node == HOSTILE[0]]
+
+
+def test_a_node_comes_back_from_a_ban_as_far_from_the_next_one_as_suspicion_is_from_a_ban() -> None:
+    trust, now, found = Trust(), 0.0, list[tuple[Verdict, int]]()
+    for number in range(40):
+        found += [(verdict, number) for verdict in _oppose(trust, number, now)]
+        now = max(now, trust.of(HOSTILE[0]).banned_until)
+    (_, suspected), (_, first), (_, second), *_ = found
+    assert [verdict for verdict, _ in found[:3]] == [Verdict.SUSPECTED, Verdict.BANNED, Verdict.BANNED]
+    assert second - first >= first - suspected > 1
+
+
+def test_a_node_has_earned_nothing_in_the_round_in_which_it_is_suspected() -> None:
+    trust, number = Trust(), 0
+    while not _oppose(trust, number, 0.0):
+        number += 1
+    assert trust.of(HOSTILE[0]).suspected
+    assert trust.of(HOSTILE[0]).counted == 0
+
+
+def test_votes_without_weight_do_not_say_what_is_usual() -> None:
+    trust, number = Trust(), 0
+    while not _oppose(trust, number, 0.0):
+        number += 1
+    few = HONEST[: len(HOSTILE) - 1]
+    assert any(Verdict.BANNED in _oppose(trust, number + more, 0.0, few) for more in range(1, 20))
+
+
 def test_a_node_that_is_in_order_again_counts_as_a_newcomer() -> None:
     swarm = Swarm()
     swarm.play(12, lambda node, honest: sent_by(node, honest[0]))
@@ -218,6 +250,17 @@ def test_an_outage_that_hits_many_nodes_punishes_nobody(outages: list[tuple[int,
         evidence = RoundEvidence(number, tuple(shown), **failed)
         assert trust.observe(evidence, number * ROUND_S)[1] == ()
     assert all(not standing.suspected and not standing.bans for standing in trust.standings.values())
+
+
+@pytest.mark.parametrize("kind", ["mismatched", "malformed", "empty"])
+def test_one_node_of_two_is_no_outage(kind: str) -> None:
+    trust = Trust()
+    for number in range(40):
+        shown = (Shown("good", 8.0), *((Shown("bad", empty=True),) if kind == "empty" else ()))
+        failed: dict[str, Any] = {} if kind == "empty" else {kind: ("bad",)}
+        trust.observe(RoundEvidence(number, shown, **failed), number * ROUND_S)
+    assert trust.of("bad").suspected
+    assert not trust.of("good").suspected
 
 
 # evidence

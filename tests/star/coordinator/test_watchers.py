@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -14,8 +15,11 @@ from support.swarm_bench import PATIENCE_S, Bench, Busy, key_of
 from thinwire_coordinator.hall.access.organizer import OrganizerSecret, organizer_proof
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.access.transport import plain_transport
+from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.events import Event, RoundSealed
 from thinwire_coordinator.hall.ledger.retention import Retention
+from thinwire_coordinator.hall.observe.definitions import WIRE_BYTES
+from thinwire_coordinator.hall.observe.metrics import Counters
 from thinwire_coordinator.hall.run_opening import ReplayedRun, StartWorker
 from thinwire_coordinator.hall.settings import CoordinatorSettings
 from thinwire_coordinator.hall.workers import Job
@@ -93,6 +97,13 @@ async def test_a_stranger_cannot_have_the_replica_read_and_others_can(tmp_path: 
     await bench.close()
 
 
+def test_bytes_on_the_wire_have_their_direction() -> None:
+    counts = Counts(0)
+    counts.traffic.connections = Mock(can_look=True, wire=Mock(sent=1, received=2))
+    (found,) = [one for one in Counters(counts).collect() if one.name == WIRE_BYTES.name.removesuffix("_total")]
+    assert {one.labels["direction"]: one.value for one in found.samples} == {"sent": 1, "received": 2}
+
+
 @pytest.mark.parametrize(
     ("header", "in_full"),
     [
@@ -113,6 +124,7 @@ async def test_a_page_on_loopback_shows_all_unless_a_proxy_passed_the_request_on
     await monitoring.begin(bench.swarm, AccessStore(tmp_path), run, StartWorker(bench.workers))
     monitoring.listening(bench.swarm, 1)
     async with httpx.AsyncClient(base_url=str(monitoring.page_address)) as client:
+        await client.get("/api/status")  # the organizer's answer, which is kept for a moment, and not for others
         answer = await client.get("/api/status", headers=dict([header] if header else []))
     assert (len(answer.json()["node_list"]["sorts"]) > 3) == in_full
     await monitoring.close()

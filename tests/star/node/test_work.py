@@ -7,6 +7,7 @@ import errno
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,11 @@ from thinwire_node.star.rules import shapes_kept
 from thinwire_node.star.saver import Passing, Saver
 from thinwire_node.star.work import Work
 from thinwire_node.storage.state import Head, KeptMomentum, NodeState, Written
+from thinwire_node.training.failures import Interrupted
 from thinwire_node.training.threads import NodeJob, Threads, WorkerThread
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.amendment import Amendment
+from thinwire_proto.errors import ReplicaError
 from thinwire_proto.exact.amendments import amended
 from thinwire_proto.exact.replica import Replica
 from thinwire_proto.exact.schedule import decay, learning_rate
@@ -130,6 +133,27 @@ async def test_a_session_cancelled_during_a_save_loses_no_momentum(tmp_path: Pat
     kept = state.momentum(SHAPES)
     assert kept is not None
     assert kept.trained_through == 9
+    state.close()
+
+
+async def test_names_of_what_is_sent_during_a_save_stay_until_the_next_one(tmp_path: Path, threads: Threads) -> None:
+    """Their contributions are not in the momentum that the save has written."""
+    state = SlowState(tmp_path / "node")
+    saver, replica = Saver(state, threads, time.monotonic, round_s=1.0), random_replica(small_contract())
+    begun = asyncio.Event()
+
+    async def write() -> Passing:
+        passing = saver.write(replica, KeptMomentum({"momentum": torch.ones(2)}, 7, None))
+        begun.set()
+        return passing
+
+    await saver.note_sent(b"before".ljust(32))
+    saver.begin(write)
+    await begun.wait()
+    await saver.note_sent(b"during".ljust(32))
+    state.may_write.set()
+    await saver.finish()
+    assert state.sent() == [b"during".ljust(32)]
     state.close()
 
 
@@ -266,6 +290,78 @@ async def test_a_node_looks_ahead_by_each_contribution_that_its_replica_lacks(tm
     assert stands_on(second[1])
     await update(*second)
     assert stands_on()
+    node.work.close()
+
+
+async def test_the_name_of_a_contribution_is_on_disk_before_it_can_be_sent(tmp_path: Path, threads: Threads) -> None:
+    node = Contributing(NodeState(tmp_path / "node"), threads)
+    names = [(await node.contribute())[0] for _ in range(2)]
+    assert node.state.sent() == names  # a process that is killed now tells the coordinator of both
+    node.work.close()
+
+
+async def test_what_is_not_counted_is_in_the_momentum_again(tmp_path: Path, threads: Threads) -> None:
+    node = Contributing(NodeState(tmp_path / "node"), threads)
+    momentum = node.trainer.rule.state()["coefficients"]
+    await node.contribute(STEP + 1)
+    pending = node.work.pending
+    assert pending is not None
+    components, left = pending.sent.components, momentum.clone()
+    await node.work.settle(False)
+    put_back = momentum - left
+    assert torch.allclose(put_back[components], pending.sent.values, atol=1e-6)
+    assert int(torch.count_nonzero(put_back)) == len(components)
+    assert node.work.pending is None
+    node.work.close()
+
+
+async def test_samples_of_a_micro_batch_that_was_interrupted_are_trained_again(
+    tmp_path: Path, threads: Threads
+) -> None:
+    node = Contributing(NodeState(tmp_path / "node"), threads)
+    await node.work.train(4)
+    node.work.interrupt()
+    with pytest.raises(Interrupted):
+        await node.work.train(4)
+    assert (node.work.lease.trained_through, node.trainer.samples) == (3, 4)
+    node.trainer.resume()
+    node.work.lease.renew([range(100)])  # the next session
+    await node.work.train(4)
+    assert (node.work.lease.trained_through, node.trainer.samples) == (7, 8)
+    node.work.close()
+
+
+async def test_a_node_that_rests_keeps_all_of_its_gradient_in_the_momentum(tmp_path: Path, threads: Threads) -> None:
+    rested, other = (Contributing(NodeState(tmp_path / name), threads) for name in ("rested", "other"))
+    for node in (rested, other):
+        await node.work.train(4)
+    await rested.work.rest()
+    sent, *_ = other.trainer.extract(1)
+    expected = other.trainer.rule.state()["coefficients"].clone()
+    expected[sent.components] += sent.values
+    assert rested.kept is not None
+    assert torch.allclose(rested.kept.momentum["coefficients"], expected, atol=1e-6)
+    assert rested.kept.trained_through == 3
+    for node in (rested, other):
+        node.work.close()
+
+
+async def test_a_row_of_another_history_or_other_parameters_changes_nothing(tmp_path: Path, threads: Threads) -> None:
+    node = Contributing(NodeState(tmp_path / "node"), threads)
+    replica: Replica = node.trainer.replica.clone()
+    sealed, fingerprint = next_update(replica, random_votes(replica.layout, 8, seed=1)), replica.fingerprint(NONCE)
+    right = Row(STEP, STEP, 1, NONCE, fingerprint, bytes(32), 1, (), replica.head)
+    for wrong, error in (
+        (replace(right, previous=b"other" + replica.head[5:]), "does not follow"),
+        (replace(right, step=STEP + 1), "does not follow"),
+        (replace(right, fingerprint=fingerprint ^ 1), "parameters differ"),
+    ):
+        with pytest.raises(ReplicaError, match=error):
+            await node.work.apply(SealedUpdate(wrong, sealed, 1, STEP))
+    assert (node.work.replica, node.trainer.replica.step) == (node.trainer.replica, STEP)
+    assert node.trainer.replica.state_hash() == replica.state_hash()
+    await node.work.apply(SealedUpdate(right, sealed, 1, STEP))
+    assert (node.trainer.replica.step, node.trainer.replica.head) == (STEP + 1, right.hash)
     node.work.close()
 
 
