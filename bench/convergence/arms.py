@@ -123,8 +123,8 @@ _TABLE = (
     replace(
         _MERGED,
         name=MERGED_GROWING,
-        what="merged-muon; after 1/16, 1/8 and 1/4 of the tokens, rounds have 2, 4 and 8 times the samples, and the rate "
-        "is higher by the square root",
+        what="merged-muon; after 1/16, 1/8 and 1/4 of the tokens, rounds have 2, 4 and 8 times the samples, and the "
+        "rate is higher by the square root",
         growth=GROWTH,
         like=MERGED_MUON,
     ),

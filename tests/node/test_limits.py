@@ -324,7 +324,6 @@ def test_a_file_of_limits_may_begin_with_a_mark_and_not_be_nested(tmp_path: Path
         LimitsFile(path).read()
 
 
-<<<<<<< HEAD
 def test_a_keeper_follows_the_time_zone_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A laptop travels. The C library keeps the zone that it has seen first, of a variable as of /etc/localtime."""
     clock = [at("2026-11-28T22:30")]
@@ -384,7 +383,8 @@ def test_set_does_not_change_a_file_that_the_node_does_not_read(tmp_path: Path) 
     assert owner.set_limits(tmp_path, kept, []) == "no limits"
     status.write(tmp_path, small_report())
     assert owner.set_limits(tmp_path, None, ["threads=3"]) == "threads = 3"
-=======
+
+
 def test_a_node_rests_until_the_next_month_once_its_data_are_used() -> None:
     now = 1e9
     around = Surroundings(now, month_ends_s=now + 3600)
@@ -394,4 +394,3 @@ def test_a_node_rests_until_the_next_month_once_its_data_are_used() -> None:
     assert "monthly data used" in found.words
     assert rest(check({}), Orders(), around) is None
     assert rest(check({"monthly_data": "50GB"}), Orders(), Surroundings(now)) is None
->>>>>>> mutate
