@@ -76,7 +76,7 @@ def test_what_becomes_subnormal_by_a_step_becomes_zero() -> None:
         tensor.fill_(1.5 * SMALLEST_NORMAL)
     votes = [(random_votes(replica.layout, 32, 0), 1)]
     replica.apply(Update(5, SMALLEST_NORMAL, 1.0, merge(votes, replica.layout.components)), b"")
-    found = {value for tensor in replica.tensors.values() for value in tensor.unique().tolist()}
+    found = {value for tensor in replica.tensors.values() for value in torch.unique(tensor).tolist()}
     assert found == {0.0, 1.5 * SMALLEST_NORMAL, 2.5 * SMALLEST_NORMAL}  # without votes, nothing changes
 
 
