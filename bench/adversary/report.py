@@ -67,7 +67,8 @@ def _head(study: Study, missing: int) -> str:
   data: tables of character sets. Both are honest.
 * *Loss* is in nats per byte on {size.held_out} samples of files that no node trained on. *Relative* compares it with
   the same honest nodes alone, under `vote`.
-* *Zero from* is the round from which on hostile nodes first have weight zero: the first of them and the last of them.
+* *Zero from* is the round in which hostile nodes first have weight zero: the first of them and the last of them.
+  *Again* is the most rounds after that in which one of them had weight once more.
   *Honest suspected* and *honest banned* count honest nodes that ever had weight zero, and that were ever banned.
 * With `merged_muon`, nodes send their gradients in levels with a size for each tile. No base may be old there, so node
   {SLOWEST} takes part in one round of {SLOW_EVERY}, on the newest parameters.
@@ -88,7 +89,7 @@ def _goals(study: Study, results: Results) -> str:
     head = (
         "defence",
         f"worst loss, relative (goal: at most {LOSS_GOAL:+.0%})",
-        f"last hostile node at weight zero (goal: by round {ROUNDS_GOAL})",
+        f"last hostile node that first has weight zero (goal: by round {ROUNDS_GOAL})",
         "honest nodes banned (goal: 0)",
         "honest nodes ever at weight zero",
     )
@@ -120,7 +121,9 @@ def _against_goals(found: list[SceneResult], results: Results) -> Iterator[str]:
         default=(0, ""),
     )
     by = f"; missed by {last[0] - ROUNDS_GOAL} rounds" if last[0] > ROUNDS_GOAL else ""
-    yield f"{last[0]} ({last[1]}){by}" + (f"; missed: not all in {', '.join(never)}" if never else "")
+    again, where = max((_again(result), _attack(result.scene)) for result in found)
+    relapsed = f"; again for {again} rounds ({where})" if again else ""
+    yield f"{last[0]} ({last[1]}){by}{relapsed}" + (f"; missed: not all in {', '.join(never)}" if never else "")
     honest = [
         (_attack(result.scene), number, node)
         for result in found
@@ -151,8 +154,19 @@ def _row(result: SceneResult, results: Results) -> list[str]:
     text = f"{found[0]} to {found[-1]}" if found else ""
     if len(found) < len(zero):
         text = f"{text}; {len(zero) - len(found)} never".removeprefix("; ")
+    if again := _again(result):
+        text += f"; again for {again}"
     honest = [node for node in result.nodes if not node.hostile]
     return [*cells, text, str(sum(node.zero > 0 for node in honest)), str(sum(node.bans > 0 for node in honest))]
+
+
+def _again(result: SceneResult) -> int:
+    """The most rounds in which a hostile node had weight after it first had none. One is none: older lines counted the
+    weight after a round."""
+    rounds = result.scene.size.rounds
+    hostile = [node for node in result.nodes if node.hostile and node.zero_from is not None]
+    most = max((rounds - (node.zero_from or 0) - node.zero for node in hostile), default=0)
+    return most if most > 1 else 0
 
 
 def _peace(study: Study, results: Results) -> str:

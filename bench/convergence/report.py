@@ -252,8 +252,8 @@ It goes on where it stopped: `nice -n 19 make science SCIENCE="--jobs 1"` takes 
 * Every arm is compared with the **best of the dense optimizers**, AdamW and Muon with every gradient exchanged, Muon
   with two rates for embeddings: on equal batches, equally many tokens, and each with its own sweep of rates. *Above
   dense* compares the means of the seeds that both have.
-* *Tokens*: so many times the tokens of the best dense optimizer does an arm need for the same loss. Between the
-  two horizons, the loss of that optimizer is taken as a power of the tokens.
+* *Tokens*: so many times the tokens of the best dense optimizer does an arm need for the same loss. The loss
+  of that optimizer is taken as a power of the tokens, by its runs with these tokens and with a quarter of them.
 * The *short horizon* is about 5 tokens for each parameter, the *long* one about 20. Tokens are those of all nodes.
 * Two and four nodes share a batch of 16 samples, sixteen and 64 one of 64.
 * *Rate* is the best one: a sweep goes from a start to the better neighbour, a factor of {RATE_FACTOR} away, until none

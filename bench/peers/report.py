@@ -113,7 +113,8 @@ def _training(measured: Sequence[tuple[System, Outcome]], seconds: float, tokens
         f"""Loss: held-out, in nats a byte, on {HELD_OUT_SAMPLES} samples, of the parameters of the first node. With
         gossip, and between two exchanges of local steps, those are its own. One evaluator measures all systems. The
         tokens are those of {YARDSTICK} in its window; a dash: a system trained on fewer. Bytes: what the kernel counted
-        on a node's interface, by the tokens of that node."""
+        on a node's interface, by the tokens of that node. A window ends amid an exchange, so bytes may be a quarter off
+        where a system has few of them, such as Flower and torchft DiLoCo, and a twentieth elsewhere."""
     )
     return f"{note}\n{table(titles, rows)}"
 
