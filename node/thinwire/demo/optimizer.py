@@ -95,7 +95,7 @@ class DeMo(Optimizer):
             "precondition": precondition,
             "precondition_beta": precondition_beta,
         }
-        if process_group is not None and dist.get_rank(process_group) < 0:
+        if process_group is not None and dist.is_initialized() and dist.get_rank(process_group) < 0:
             raise ConfigError("DeMo: this process is not in the process group that it was given")
         self._begin_anew(process_group)
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay} | settings)

@@ -22,7 +22,8 @@ from thinwire_proto.contract import TILE_EDGE, DemoSpec
 from thinwire_proto.wire.whole_tiles import digits_of_a_byte
 
 CODEC_OVERHEAD = 1.02
-"""Bytes of the codec over the entropy, at k from 4 to 128 (docs/performance.md: 0.98 to 0.987 of the floor)."""
+"""Bytes of the codec over the entropy of a choice, at k from 4 to 128 (docs/performance.md: 0.98 to 0.987 of the
+floor)."""
 CALL_BYTES = 200
 """Envelope of a contribution or an update: header, receipt and row, without the row's contributions."""
 ROW_BYTES_A_NODE = 90
@@ -38,9 +39,9 @@ def contribution_bytes(facts: ModelFacts, demo: DemoSpec) -> float:
     if demo.vote_levels:
         bits = facts.components * _code_bits(_vote_shares(demo, 1.0))
     else:
-        bits = sum(tiles * _choice_bits(size, demo.k) for size, tiles in _tiles(facts))
+        bits = CODEC_OVERHEAD * sum(tiles * _choice_bits(size, demo.k) for size, tiles in _tiles(facts))
     scales = facts.tiles if demo.magnitude == "tile" else 0
-    return CODEC_OVERHEAD * (bits / 8 + scales) + CALL_BYTES
+    return bits / 8 + scales + CALL_BYTES
 
 
 def update_bytes(facts: ModelFacts, demo: DemoSpec, nodes: int) -> float:
@@ -54,9 +55,9 @@ def update_bytes(facts: ModelFacts, demo: DemoSpec, nodes: int) -> float:
         mean_votes = nodes * chosen / size
         merged = size * -math.expm1(nodes * math.log1p(-chosen / size)) if chosen < size else size
         kept = min(merged, demo.update_topk or size)
-        bits += tiles * (_choice_bits(size, kept) + kept * _size_bits(mean_votes))
+        bits += CODEC_OVERHEAD * tiles * (_choice_bits(size, kept) + kept * _size_bits(mean_votes))
     scales = 2 * facts.tiles if demo.magnitude == "tile" else 0
-    return CODEC_OVERHEAD * (bits / 8 + scales) + CALL_BYTES + ROW_BYTES_A_NODE * nodes
+    return bits / 8 + scales + CALL_BYTES + ROW_BYTES_A_NODE * nodes
 
 
 def transfer_s(facts: ModelFacts, demo: DemoSpec, swarm: SwarmFacts) -> float:
