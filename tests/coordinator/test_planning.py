@@ -191,6 +191,15 @@ def test_nodes_that_wait_are_told_of_and_how_to_use_the_time(
     assert re.search(r"#   computing +.*% of a round, .*; then a node waits", out.read_text())
 
 
+def test_nodes_that_wait_with_merged_gradients_are_told_of_rounds_that_grow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rule, grows in (("merged_muon", True), ("demo", False)):
+        run_init("--rule", rule, "--nodes", "2", "--tokens-per-second", "1e6", "--out", str(tmp_path / f"{rule}.toml"))
+        said = " ".join(capsys.readouterr().out.split())
+        assert ("the time without that, and so do rounds that grow (docs/local-rules.md)" in said) == grows
+
+
 def test_nodes_that_compute_nearly_all_the_time_are_told_nothing() -> None:
     of = swarm(nodes=2, tokens_s=2_500)
     plan = plan_of(chosen(SMALL, of), SMALL, DATA, of)

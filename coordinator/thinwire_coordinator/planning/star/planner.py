@@ -236,6 +236,7 @@ def _waiting(plan: Plan) -> Iterator[Advice]:
     longer = _own_s(plan) / step.computing_s
     samples = min(math.ceil(longer * rounds.samples), SAMPLES_MAX)
     tokens = step.tokens * samples / rounds.samples
+    growing = ", and so do rounds that grow (docs/local-rules.md)" if plan.run.rule.kind == MERGED_MUON else ""
     shorter = ""
     if rounds.pace == "clock" and step.exchange_s < TRANSFER_PART_MAX * COMPUTING_PART_MIN * rounds.length_s:
         shorter = "; for machines that do nothing else, a shorter length_ms does too"
@@ -244,7 +245,7 @@ def _waiting(plan: Plan) -> Iterator[Advice]:
         f"a node computes for {_computing(plan)}, and then waits, because it has used up its samples. samples = "
         f"{samples:,} uses the whole round, and a step is then {human_count(tokens)} tokens of all nodes. "
         f"{human_count(known_batch(trained))} suit {human_count(trained)} parameters, and in a larger step each token "
-        f"teaches less. A larger model uses the time without that{shorter}{_local_steps(plan)}",
+        f"teaches less. A larger model uses the time without that{growing}{shorter}{_local_steps(plan)}",
     )
 
 
