@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import aclosing, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -267,3 +267,27 @@ def test_a_coordinator_that_was_replaced_seals_nothing_with_and_without_a_standb
             with pytest.raises(StandbyAway, match="another machine was promoted"):
                 asyncio.run(sealer.seal(row, (), merger))
     assert state.ledger.step == STEPS
+
+
+async def test_a_round_is_announced_only_when_the_standby_has_the_leases_of_it(machines: Machines) -> None:
+    """Nodes train on them, and a standby that is promoted would give the same samples to others."""
+    state, _ = machines
+    with closing(Workers()) as workers:
+        keeper = Keeper(state, workers, time.monotonic, needed=True)
+        following = keeper.begin(Position("", STEPS, state.ledger.row(STEPS - 1).hash, STEPS))
+        async with aclosing(following.items()) as items:  # type: ignore[type-var]
+            await anext(items)  # whatever was there before
+            keeper.granted()
+            waiting = asyncio.ensure_future(keeper.has_leases())
+            sent = 1
+            while following._sent_leases < keeper.leases:
+                await anext(items)
+                sent += 1
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+            following.synced(sent)
+            await waiting
+            keeper.granted()
+            waiting = asyncio.ensure_future(keeper.has_leases())
+            keeper.ended(following)  # a round does not wait for a standby that is gone
+            await waiting
