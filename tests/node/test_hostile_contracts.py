@@ -103,6 +103,18 @@ async def test_what_is_no_contract_is_refused(tmp_path: Path, contract: bytes) -
     assert re.match("(this is not )?a contract", await ended(tmp_path, HostileCoordinator(contract)))
 
 
+async def test_another_contract_than_the_node_has_is_refused(tmp_path: Path) -> None:
+    """Its momentum and its replica are of the first one."""
+    kept = tmp_path / "node" / "contract.json"
+    kept.parent.mkdir()
+    kept.write_bytes(small_contract().written)
+    other = canonical_json(changed(schedule={"steps": 99}))
+    assert "accepted this node's contract and then sent a different one" in await ended(
+        tmp_path, HostileCoordinator(contract=other)
+    )
+    assert kept.read_bytes() == small_contract().written
+
+
 async def test_a_zip_bomb_in_place_of_the_corpus_stays_packed(tmp_path: Path) -> None:
     packer, megabyte = zstandard.ZstdCompressor().compressobj(size=1 << 30), b"\0" * (1 << 20)
     bomb = b"".join(packer.compress(megabyte) for _ in range(1 << 10)) + packer.flush()
