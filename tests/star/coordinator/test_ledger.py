@@ -22,7 +22,7 @@ from thinwire_coordinator.hall.ledger.state_directory import (
 )
 from thinwire_coordinator.star.replay import replica_at_head
 from thinwire_coordinator.verify import verify
-from thinwire_proto.errors import ConfigError, Damaged, LedgerError
+from thinwire_proto.errors import ConfigError, Damaged, LedgerError, ReplicaError
 from thinwire_proto.identity import statements
 from thinwire_proto.identity.keys import KEY_FILE, SecretKey
 
@@ -258,6 +258,27 @@ def forge(folder: Path, step: int, **changes: Any) -> None:
     with closing(sqlite3.connect(folder / "ledger.sqlite")) as db, db:
         names = ", ".join(f"{name} = ?" for name in fields)
         db.execute(f"UPDATE rows SET {names} WHERE step = ?", (*fields.values(), step))
+
+
+def test_a_first_state_that_is_not_the_one_the_run_began_with_is_found(folder: Path) -> None:
+    with closing(open_state(folder)) as state:
+        first = state.load_snapshot(0)
+        next(iter(first.tensors.values())).view(-1)[0] += 1
+        state.save_snapshot(first)
+    with pytest.raises(Damaged, match="step 0: the first state does not match the start of the ledger"):
+        verified(folder)
+
+
+def test_a_snapshot_of_another_history_is_found(folder: Path) -> None:
+    with closing(open_state(folder)) as state:
+        replica = state.load_snapshot(2)
+        replica.head = bytes(32)
+        state.save_snapshot(replica)
+        for check in (state.load_own_snapshot, state.check_own_snapshot):
+            with pytest.raises(ReplicaError, match="does not belong to the row of step 1"):
+                check(2)
+    with pytest.raises(LedgerError, match="step 2"):
+        verified(folder)
 
 
 def test_a_coordinator_that_seals_parameters_that_nobody_has_is_found(folder: Path) -> None:
