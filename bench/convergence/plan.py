@@ -235,7 +235,7 @@ BEST_OTHER = OTHERS[0]
 GOSSIP = tuple(name for name, arm in ARMS.items() if arm.kind == "gossip")
 SEEDS = (1, 2, 3)
 CLAIMS = (
-    *((FOUR_LONG, arm) for arm in (MUON_HALF, MERGED_FINE, MERGED_MUON, DEFAULT)),
+    *((FOUR_LONG, arm) for arm in (MUON_HALF, MERGED_FINE, FINE_GROWING, MERGED_MUON, MERGED_GROWING, DEFAULT)),
     *((FOUR_SHORT, arm) for arm in (*DENSE, *OURS, REFERENCE)),
     *((SIXTEEN_LONG, arm) for arm in (MUON_HALF, MERGED_FINE, LOCAL_MUON)),
     (SINGLES, "gossip-sign-muon-pull"),
