@@ -161,8 +161,8 @@ def _row(result: SceneResult, results: Results) -> list[str]:
 
 
 def _again(result: SceneResult) -> int:
-    """The most rounds in which a hostile node had weight after it first had none. One is none: older lines counted the
-    weight after a round."""
+    """The most rounds in which a hostile node had weight after it first had none. A difference of one is none: older
+    lines counted the weight after a round."""
     rounds = result.scene.size.rounds
     hostile = [node for node in result.nodes if node.hostile and node.zero_from is not None]
     most = max((rounds - (node.zero_from or 0) - node.zero for node in hostile), default=0)

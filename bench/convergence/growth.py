@@ -13,8 +13,8 @@ from thinwire_proto.contract import ScheduleSpec
 from thinwire_proto.exact.schedule import share_reached
 
 Growth = tuple[tuple[int, float], ...]
-"""(times the samples of the first rounds, share of all tokens), in turn. Shares are powers of 2, so that rounds are
-whole."""
+"""(times the samples of the first rounds, share of all tokens), in turn. Each share must be a whole number
+of its rounds."""
 
 
 @dataclass(frozen=True)

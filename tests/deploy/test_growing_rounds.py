@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,9 @@ def test_the_rate_goes_on_from_where_it_stands_times_the_root_of_the_growth() ->
     stages = stages_of(GROWTH, 160)
     schedules = schedules_of(ScheduleSpec(learning_rate=0.01, warmup_steps=10, steps=stages[-1].ends), stages)
     assert [(one.begins, one.ends, one.step) for one in stages] == [(0, 40, 0), (40, 60, 40), (60, 80, 80)]
-    for before, after, stage, root in zip(schedules, schedules[1:], stages[1:], (2**0.5, 2**0.5), strict=False):
+    for (before, after), stage in zip(pairwise(schedules), stages[1:], strict=True):
         rates = [learning_rate(schedule, stage.begins) for schedule in (before, after)]
-        assert rates[1] == pytest.approx(rates[0] * root)
+        assert rates[1] == pytest.approx(rates[0] * 2**0.5)
     assert learning_rate(schedules[-1], 79) == pytest.approx(0.1 * 0.02, rel=0.05)
 
 

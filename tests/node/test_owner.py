@@ -173,14 +173,20 @@ async def test_an_order_to_stop_while_the_node_joins_again_ends_it(
         assert len(lent.swarm.sessions) == 1
 
 
+async def told_to_finish(lent: Running, state_dir: Path) -> Session:
+    """Order a stop after the round. Returns the session, whose receipt has not come."""
+    session = lent.swarm.sessions[0]
+    session.may_end = False
+    owner.stop(state_dir, after_round=True)
+    await until(lambda: session.told == ["finish"])
+    return session
+
+
 async def test_an_order_to_stop_after_the_round_outlives_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, monkeypatch) as lent:
-        session = lent.swarm.sessions[0]
-        session.may_end = False  # its receipt has not come
-        owner.stop(tmp_path, after_round=True)
-        await until(lambda: session.told == ["finish"])
+        session = await told_to_finish(lent, tmp_path)
         session.lost.set()
         await until(lent.task.done)
         assert len(lent.swarm.sessions) == 1
@@ -190,10 +196,7 @@ async def test_a_pause_does_not_undo_an_order_to_stop_after_the_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, monkeypatch) as lent:
-        session = lent.swarm.sessions[0]
-        session.may_end = False
-        owner.stop(tmp_path, after_round=True)
-        await until(lambda: session.told == ["finish"])
+        session = await told_to_finish(lent, tmp_path)
         session.may_end = True
         owner.pause(tmp_path, [])
         await until(lent.task.done)

@@ -29,6 +29,17 @@ INVITE = str(Invite("swarm.example.org:7700", b"f" * 32, b"t" * 16))
 WORDS = ["-m", "thinwire_node", "start", "--name", 'a "b" 100% $HOME \\ <&> ü', "--state-dir", "/tmp/my node"]
 
 
+def analyzed(unit: Path) -> subprocess.CompletedProcess[str]:
+    """What systemd says of a unit."""
+    return subprocess.run(
+        ["systemd-analyze", "verify", "--user", "--man=no", str(unit)],
+        env=os.environ | {"XDG_RUNTIME_DIR": str(unit.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def test_systemd_reads_the_command_back(tmp_path: Path) -> None:
     """Checks the unit with systemd itself, which warns of whatever it does not take literally."""
     unit = tmp_path / "thinwire-node.service"
@@ -38,13 +49,7 @@ def test_systemd_reads_the_command_back(tmp_path: Path) -> None:
     assert [word.replace("%%", "%").replace("$$", "$") for word in read] == [sys.executable, *WORDS]
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--user", "--man=no", str(unit)],
-        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = analyzed(unit)
     about_unit = [line for line in done.stderr.splitlines() if unit.name in line]
     assert (done.returncode, about_unit) == (0, []), done.stderr
 
@@ -63,13 +68,7 @@ def test_systemd_finds_the_program_whatever_its_path_or_the_unit_is_refused(tmp_
             systemd_unit(Service([str(program), *WORDS], tmp_path))
         return
     unit.write_text(systemd_unit(Service([str(program), *WORDS], tmp_path)), encoding="utf-8")
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--user", "--man=no", str(unit)],
-        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = analyzed(unit)
     assert [line for line in done.stderr.splitlines() if unit.name in line] == []
 
 

@@ -15,9 +15,9 @@ from rich.table import Table
 
 from thinwire_common.doctor_report import read_doctor_report
 from thinwire_coordinator.planning.completion import (
-    complete,
     facts_of,
     model_of,
+    read_data,
     read_prepared,
     sizes_of,
     sizes_of_manifest,
@@ -77,8 +77,9 @@ def init(arguments: argparse.Namespace) -> None:
     swarm, memory_bytes = swarm_of(arguments, facts)
     asked = {"rule": arguments.rule, "tokens": arguments.tokens, "steps": arguments.steps}
     run = own.choose(Wanted(model, data, facts, sizes, swarm, memory_bytes, **asked))
-    if why := next((text for section, text in complete(run).errors if section == "data"), ""):
-        raise ConfigError(f"{arguments.data or 'the corpus'} is no data for this model: {why}")
+    _, why_not = read_data(run)
+    if why_not:
+        raise ConfigError(f"{arguments.data or 'the corpus'} is no data for this model: {why_not}")
     plan = plan_of(run, facts, sizes, swarm, memory_bytes)
     rows = rows_of(plan, own.words_of(plan))
     keys = {"model": model_keys, "data": data_keys} | own.keys_of(plan)

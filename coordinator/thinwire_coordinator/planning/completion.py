@@ -32,7 +32,7 @@ class Completed:
 def complete(run: RunSpec) -> Completed:
     """Read the folders that a run names, and build its model on no device."""
     errors: list[tuple[str, str]] = []
-    model, facts, sizes = run.model, None, DataFacts()
+    model, facts = run.model, None
     try:
         model = model_of(run.model)
         facts = facts_of(model, begins=bool(run.model.first_weights))
@@ -41,14 +41,23 @@ def complete(run: RunSpec) -> Completed:
     except (ConfigError, ContractError) as error:
         errors.append(("model", str(error)))
     run = run.model_copy(update={"model": model})
+    sizes, why_not = read_data(run)
+    if why_not:
+        errors.append(("data", why_not))
+    return Completed(run, facts, sizes, tuple(errors))
+
+
+def read_data(run: RunSpec) -> tuple[DataFacts, str]:
+    """The facts of a run's data, and why its model cannot be trained on them; empty if it can."""
+    sizes = DataFacts()
     try:
         made = data_kind_of(run.data).make(run, lambda: None)
         sizes = sizes_of(made)
-        made.spec.check(model)
-        made.spec.check_complete(model)
+        made.spec.check(run.model)
+        made.spec.check_complete(run.model)
     except (ConfigError, ContractError, ValueError) as error:
-        errors.append(("data", str(error)))
-    return Completed(run, facts, sizes, tuple(errors))
+        return sizes, str(error)
+    return sizes, ""
 
 
 def model_of(spec: ModelSpec) -> ModelSpec:

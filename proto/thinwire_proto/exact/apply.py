@@ -128,9 +128,8 @@ def decode_changes(
             return
         change = directions(scaled, step, other)
         # a tile without votes has step size zero, which changes no bit
-        rate = torch.where(stepped, torch.tensor(learning_rate, dtype=torch.float32, device=device), 0.0).view(
-            -1, *each
-        )
+        rate = torch.tensor(learning_rate, dtype=torch.float32, device=device)
+        rate = torch.where(stepped, rate, 0.0).view(-1, *each)
         use(batch, torch.copysign(rate, change, out=change))
 
     with pinned_precision():

@@ -156,7 +156,7 @@ def test_a_ledger_that_ends_before_the_newest_snapshot_is_an_error(folder: Path)
 
 
 def test_every_connection_syncs_each_commit(folder: Path) -> None:
-    """What a node is told is counted must survive a power cut, which no test can make."""
+    """A power cut, which no test can make, must not lose a step of which nodes were told."""
     with closing(open_state(folder)) as state:
         for ledger in (state.ledger, state.reading_ledger, state.upkeep_ledger):
             found = [ledger._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]

@@ -179,7 +179,7 @@ async def _paused(ranks: Ranks) -> tuple[int, int | None, list[int]]:
 
 
 def test_a_pause_amid_a_micro_batch_has_no_sample_trained_twice(tmp_path: Path) -> None:
-    """What the leader has trained is in the gradient, so that its positions do not come again."""
+    """The gradient has what the leader has trained, so its positions do not come again."""
     samples, through, after = played(tmp_path, pausing, 2)[0]
     assert samples == 2
     assert through == 3
