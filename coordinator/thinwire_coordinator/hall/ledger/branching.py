@@ -113,8 +113,8 @@ def _course(schedule: ScheduleSpec, step: int, changes: Mapping[str, Any]) -> di
 
 
 def _whole(parent: Contract) -> dict[str, Any]:
-    """The keys of a whole schedule, for a branch of a complete run: without what amendments, an own parent, and steps
-    that were given up have made of it."""
+    """The keys of a whole schedule, for a branch of a complete run: without what amendments, a parent of its own, and
+    steps that were given up have made of it."""
     schedule = parent.schedule
     steps = schedule.steps - schedule.moved
     warmup_steps = min(parent.first.schedule.warmup_steps, steps - 1)
