@@ -362,6 +362,7 @@ async def test_a_row_of_another_history_or_other_parameters_changes_nothing(tmp_
     assert node.trainer.replica.state_hash() == replica.state_hash()
     await node.work.apply(SealedUpdate(right, sealed, 1, STEP))
     assert (node.trainer.replica.step, node.trainer.replica.head) == (STEP + 1, right.hash)
+    await node.work._saver.finish()
     node.work.close()
 
 
