@@ -58,6 +58,18 @@ def test_figures_change_without_a_reload(light: Open) -> None:
     expect(page.locator("#fewer")).to_contain_text("times fewer than dense")
 
 
+def test_charts_without_a_value_are_accessible(watched: CrowdedCoordinator, browser: Browser) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.route("**/api/**", lambda route: route.abort())
+    page.goto(watched.address)
+    plot = page.get_by_role("slider", name="Loss")
+    expect(plot).to_have_attribute("aria-valuenow", "0")
+    expect(plot).to_have_attribute("aria-valuetext", "no loss measured yet")
+    assert serious(page) == []
+    context.close()
+
+
 def test_markup_in_names_is_shown_as_text(light: Open) -> None:
     names = light.page.locator("#node-table tbody th").all_inner_texts()
     assert len(names) == 15

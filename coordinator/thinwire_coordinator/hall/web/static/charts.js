@@ -13,6 +13,7 @@ export class Chart {
     this.options = options;
     this.series = [];
     this.marks = [];
+    this.positions = [];
     this.index = null;
     this.plot = element("div", { class: "plot", tabindex: "0", role: "slider", "aria-label": `${options.label}; arrow keys read the values` });
     this.svg = svg("svg", { "aria-hidden": "true", height: options.height });
@@ -28,6 +29,7 @@ export class Chart {
     this.plot.addEventListener("pointerleave", () => this.read(null));
     this.plot.addEventListener("blur", () => this.read(null));
     this.plot.addEventListener("keydown", (event) => this.key(event));
+    this.read(null);
     new ResizeObserver(() => this.draw()).observe(this.plot);
   }
 
@@ -50,7 +52,7 @@ export class Chart {
     const values = this.series.flatMap((one) => [...one.y, ...one.low, ...one.high]).filter((v) => !log || v > 0);
     if (!values.length) {
       this.svg.append(svg("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, this.options.nothing));
-      this.legend();
+      this.read(null);
       return;
     }
     const across = ticks(this.positions[0], Math.max(this.positions.at(-1), this.positions[0] + 1), Math.max(2, width / 130), this.x.whole);
@@ -134,7 +136,7 @@ export class Chart {
 
   /** Draw the legend, with each line's value at the cursor, or its newest value. */
   legend() {
-    const at = this.positions?.[this.index ?? this.positions.length - 1];
+    const at = this.positions[this.index ?? this.positions.length - 1];
     const keys = this.series.map((one) => {
       const key = element("span", { class: "key" });
       const mark = svg("svg", { "aria-hidden": "true", viewBox: "0 0 22 8" });
