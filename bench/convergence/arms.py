@@ -62,7 +62,8 @@ class Arm:
 
 
 ADAMW, MUON, MUON_HALF, REFERENCE, DEFAULT = "adamw", "muon", "muon-half", "reference", "thinwire"
-DENSE = (ADAMW, MUON, MUON_HALF)
+MUON_GROWING = "muon-half-growing"
+DENSE = (ADAMW, MUON, MUON_HALF, MUON_GROWING)
 """The arms of the yardstick: all others are compared with the best of them."""
 LOCAL_MUON = "muon-4"
 """Local steps with at least 150 times fewer bytes than a ring of sixteen nodes or more."""
@@ -87,6 +88,7 @@ _MUON = Arm(
     1.5e-2,
     momentum=_MOMENTUM,
 )
+_MUON_HALF = replace(_MUON, name=MUON_HALF, what=_MUON.what.replace("0.2", "0.5"), adamw_rate=0.5)
 _MUON_RULE = LocalMuonSpec(micro_batch=1 << 20)
 _LOCAL = 32
 """H of the arms of others, in place of the 30 that MuLoCo and SparseLoCo publish, so that all arms train on equally
@@ -102,7 +104,15 @@ _GOSSIP = Arm(
 _TABLE = (
     Arm(ADAMW, "AdamW, β 0.9 and 0.99, every gradient exchanged", "adamw", 3e-3),
     _MUON,
-    replace(_MUON, name=MUON_HALF, what=_MUON.what.replace("0.2", "0.5"), adamw_rate=0.5),
+    _MUON_HALF,
+    replace(
+        _MUON_HALF,
+        name=MUON_GROWING,
+        what="muon-half; after 1/16, 1/8 and 1/4 of the tokens, rounds have 2, 4 and 8 times the samples, and the rate "
+        "is higher by the square root",
+        growth=GROWTH,
+        like=MUON_HALF,
+    ),
     Arm(DEFAULT, "the contract's defaults: signs of the largest 96 components of a tile", "votes", 2e-3),
     Arm(
         LOCAL_MUON,
@@ -123,8 +133,7 @@ _TABLE = (
     replace(
         _MERGED,
         name=MERGED_GROWING,
-        what="merged-muon; after 1/16, 1/8 and 1/4 of the tokens, rounds have 2, 4 and 8 times the samples, and the "
-        "rate is higher by the square root",
+        what="merged-muon in such rounds",
         growth=GROWTH,
         like=MERGED_MUON,
     ),

@@ -17,13 +17,13 @@ from bench.convergence.arms import (
     ADAMW,
     ARMS,
     DEFAULT,
-    DENSE,
     FINE_GROWING,
     LOCAL_MUON,
     MERGED_FINE,
     MERGED_GROWING,
     MERGED_MUON,
     MUON,
+    MUON_GROWING,
     MUON_HALF,
     REFERENCE,
 )
@@ -236,7 +236,7 @@ GOSSIP = tuple(name for name, arm in ARMS.items() if arm.kind == "gossip")
 SEEDS = (1, 2, 3)
 CLAIMS = (
     *((FOUR_LONG, arm) for arm in (MUON_HALF, MERGED_FINE, FINE_GROWING, MERGED_MUON, MERGED_GROWING, DEFAULT)),
-    *((FOUR_SHORT, arm) for arm in (*DENSE, *OURS, REFERENCE)),
+    *((FOUR_SHORT, arm) for arm in (ADAMW, MUON, MUON_HALF, *OURS, REFERENCE)),
     *((SIXTEEN_LONG, arm) for arm in (MUON_HALF, MERGED_FINE, LOCAL_MUON)),
     (SINGLES, "gossip-sign-muon-pull"),
     *((LARGER, arm) for arm in (MUON_HALF, MERGED_FINE)),
@@ -249,9 +249,9 @@ def _items(arms: Iterable[str], *cells: Cell) -> list[Item]:
 
 
 _ONCE = [
-    *_items((*DENSE, *OURS), FOUR_LONG),
+    *_items((ADAMW, MUON, MUON_HALF, *OURS), FOUR_LONG),
     *_items((MUON_HALF, MERGED_FINE), SIXTEEN_LONG),
-    *_items((MERGED_GROWING, FINE_GROWING), FOUR_LONG, FOUR_SHORT),
+    *_items((MUON_GROWING, MERGED_GROWING, FINE_GROWING), FOUR_LONG, FOUR_SHORT),
     *_items((ADAMW, DEFAULT), LARGER),
     *_items(OTHERS, FOUR_SHORT, FOUR_LONG),
     *_items((ADAMW, *OURS, BEST_OTHER), SIXTEEN_LONG),
