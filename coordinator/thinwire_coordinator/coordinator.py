@@ -156,7 +156,7 @@ class Coordinator:
         addresses = [settings.listen, settings.address, settings.http]
         self._transport = transport = await asyncio.to_thread(Transport, settings.tls, folder, key, addresses)
         self._monitoring.start(transport, secret)
-        self._state = state = await open_run(settings, self._start_worker, self.readiness)
+        self._state = state = await open_run(settings, access.amendments, self._start_worker, self.readiness)
         parameters = layout_of(state.contract.parameters).parameters
         self._workers.set_threads(settings.threads or default_threads(parameters, torch.get_num_threads()))
         # before the replica, because a model has memory for its parameters until it has given it up

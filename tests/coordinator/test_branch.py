@@ -151,6 +151,16 @@ def test_what_the_parent_was_amended_by_is_in_the_contract_and_not_ordered_again
         assert len(store.amendments.all()) == 1
 
 
+def test_it_says_that_what_waits_in_the_parent_does_not_come_along(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, waits in enumerate((False, True)):
+        branch(run, 2, tmp_path / str(number), {}, apart=True)
+        assert (f"amendments that wait in {run} do not come along" in capsys.readouterr().out) == waits
+        with closing(AccessStore(run)) as store:
+            store.amendments.add(Order("id", {"schedule.steps": 5000}, at=1000), ())
+
+
 def test_a_branch_that_broke_off_can_be_made_again(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(*given: object) -> None:
         raise OSError("the disk is full")

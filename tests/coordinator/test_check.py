@@ -63,6 +63,10 @@ EXPECTED = """\
 """
 
 
+FIRST = "[[amend]]\nat = 2\nround.samples = 4\n\n"
+"""A first amendment, so that the next one is on line 5."""
+
+
 def errors_of(folder: Path, text: str) -> list[str]:
     path = folder / "run.toml"
     path.write_text(text)
@@ -97,6 +101,26 @@ def test_all_errors_are_explained_at_once_with_their_lines(tmp_path: Path) -> No
             '2: : data.kind must be of tokens for model.kind = "decoder"; "images" is of images',
         ),
         ("[model]\nvocabulary = 200\n", "2: : model.vocabulary must be at least 256"),
+        ("amend = 5\n", "1: amend: must be a table [[amend]], with `at` and new values such as round.samples = 8"),
+        ("[amend]\nat = 5\n", "1: amend: must be a table [[amend]]"),
+        ("[[amends]]\nat = 5\n", "1: amends: there is no such section; did you mean [amend]?"),
+        (FIRST + "[[amend]]\nround.samples = 8\n", "5: amend.at: must be the first step that it holds for"),
+        (FIRST + "[[amend]]\nat = true\n", "5: amend.at: must be the first step that it holds for"),
+        (FIRST + "[[amend]]\nat = 9\nbecause = 3\n", "5: amend.because: must be a text of at most"),
+        (FIRST + "[[amend]]\nat = 9\nsamples = 8\n", "5: amend.samples: is no section; give keys with theirs"),
+        (FIRST + "[[amend]]\nat = 9\nrewind = 3\n", "5: amend.rewind: is no section"),
+        (FIRST + "[[amend]]\nat = 9\nround.sample = 8\n", "5: amend: round.sample: thinwire "),
+        (FIRST + "[[amend]]\nat = 9\nmodel.width = 8\n", "5: amend: model.width cannot change within a run"),
+        (FIRST + "[[amend]]\nat = 9\nround.samples = 0\n", "5: amend: samples: input should be greater than"),
+        (FIRST + "[[amend]]\nat = 9\nround.samples = 1979-05-27\n", "5: amend: values must be finite numbers, texts"),
+        (FIRST + "[[amend]]\nat = 9\nschedule.floor = inf\n", "5: amend: values must be finite numbers, texts"),
+        (FIRST + "[[amend]]\nat = 9\n", "5: amend: this is not an amendment: it is beyond its bounds"),
+        (FIRST + "[[amend]]\nat = 200\nround.samples = 8\n", "5: amend: the run ends at step 200, so nothing is left"),
+        (FIRST + "[[amend]]\nat = 60\nschedule.steps = 55\n", "5: amend: schedule.steps must be above 60"),
+        (
+            FIRST + "[[amend]]\nat = 9\ndata.held_out = {}\n",
+            "5: amend.data.held_out: a held-out set is added by `thinwire-coordinator amend --held-out`",
+        ),
     ],
 )
 def test_an_error_names_its_line_and_what_to_do(text: str, said: str, tmp_path: Path) -> None:
@@ -197,5 +221,7 @@ def test_an_adapter_whose_tiles_are_nearly_empty_needs_fewer_components() -> Non
     (found,) = (advice for advice in advise(replace(plan, model=narrow)) if advice.key == "demo.k")
     assert "k = 12 and update_topk = 40" in found.text
     sized = plan.run.model_copy(update={"demo": DemoSpec(k=96, magnitude="tile")})  # its update_topk must be 0
-    (found,) = (advice for advice in advise(replace(plan, model=narrow, run=sized)) if advice.key == "demo.k")
+    stages = [plan.stages[0]._replace(run=sized)]
+    narrow_plan = replace(plan, model=narrow, stages=stages)
+    (found,) = (advice for advice in advise(narrow_plan) if advice.key == "demo.k")
     assert found.text.endswith("the usual share is k = 12")

@@ -15,11 +15,13 @@ from bench.speed.sizes import round_bytes
 from bench.speed.synthetic import contract_of, uniform_votes
 from support.planning import DATA, LARGE, SMALL, chosen, prepared, run_init, swarm
 from thinwire_common.units import human_count
+from thinwire_coordinator.cli.check import check
+from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.planning.completion import facts_of
 from thinwire_coordinator.planning.exchanges import plan_of
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import micro_batch_for, node_memory_bytes
-from thinwire_coordinator.planning.problems import check_file, read_run
+from thinwire_coordinator.planning.problems import check_file, read_run, read_run_file
 from thinwire_coordinator.planning.star.choice import TRANSFER_PART
 from thinwire_coordinator.planning.star.planner import advise, words_of
 from thinwire_coordinator.planning.star.traffic import (
@@ -191,13 +193,19 @@ def test_nodes_that_wait_are_told_of_and_how_to_use_the_time(
     assert re.search(r"#   computing +.*% of a round, .*; then a node waits", out.read_text())
 
 
-def test_nodes_that_wait_with_merged_gradients_are_told_of_rounds_that_grow(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for rule, grows in (("merged_muon", True), ("demo", False)):
-        run_init("--rule", rule, "--nodes", "2", "--tokens-per-second", "1e6", "--out", str(tmp_path / f"{rule}.toml"))
-        said = " ".join(capsys.readouterr().out.split())
-        assert ("the time without that, and so do rounds that grow (docs/local-rules.md)" in said) == grows
+def test_init_writes_amendments_that_check_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run.toml"
+    options = ("--nodes", "2", "--tokens-per-second", "1e5")
+    run_init("--rule", "merged_muon", *options, "--growth", "8", "--out", str(out))
+    told, (run, planned) = capsys.readouterr().out, read_run_file(out)
+    assert "--growth 8" in out.read_text()
+    assert [one.at for one in planned] == sorted(one.at or 0 for one in planned)
+    assert [one.changes["round.samples"] for one in planned] == [times * run.round.samples for times in (2, 4, 8)]
+    check(parser().parse_args(["check", str(out), *options]))
+    again = capsys.readouterr().out
+    rows = [line for line in told.splitlines() if line.strip() and "note:" not in line and "written" not in line]
+    assert [line for line in rows if line in again.splitlines()] == rows
+    assert "0 errors" in again or "no errors" in again
 
 
 def test_nodes_that_compute_nearly_all_the_time_are_told_nothing() -> None:

@@ -34,7 +34,7 @@ DATA = DataFacts({"text": 10**9}, 2 * 10**9, vocabulary=256)
 
 def chosen(facts: ModelFacts, of: SwarmFacts, data: DataFacts = DATA, exchange: str = "star", **asked: Any) -> RunSpec:
     """The run that `init` chooses. asked: more of what is wanted."""
-    return planner(exchange).choose(Wanted(PRESETS["byte-1m"], CorpusSpec(), facts, data, of, **asked))
+    return planner(exchange).choose(Wanted(PRESETS["byte-1m"], CorpusSpec(), facts, data, of, **asked))[0]
 
 
 def prepared(folder: Path, vocabulary: int = 1000, each: int = 100_000) -> Path:

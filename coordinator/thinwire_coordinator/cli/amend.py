@@ -30,9 +30,9 @@ from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract import Contract
 from thinwire_proto.contract.amendment import AGAIN, REWIND, SAMPLES, Amendment, value_in_words
 from thinwire_proto.contract.data.prepared import Shard
-from thinwire_proto.contract.data.tokens import ADDED_SET_BYTES_MAX, TokensSpec
+from thinwire_proto.contract.data.tokens import ADDED_SET_BYTES_MAX, HELD_OUT, TokensSpec
 from thinwire_proto.contract.sections import canonical_json
-from thinwire_proto.data.token_shards import HELD_OUT, TokenShards
+from thinwire_proto.data.token_shards import TokenShards
 from thinwire_proto.errors import ConfigError, ContractError, UsageError
 from thinwire_proto.exact.amendments import amendable_keys, amended
 from thinwire_proto.exact.schedule import learning_rate

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.ledger import branching
 from thinwire_coordinator.hall.ledger.identity import open_existing_identity
 from thinwire_coordinator.hall.ledger.state_directory import open_state
@@ -24,11 +25,16 @@ def branch(folder: Path, step: int | None, to: Path, changes: Mapping[str, Any],
         at = kind.trained(state.contract, replica)
         contract = branching.branch(state, replica, at, to, changes, apart=apart)
         goes_on = branching.goes_on_with_samples(state.contract, contract)
+        begun = {amendment.id for amendment in state.contract.amendments}
+    with closing(AccessStore(folder)) as store:
+        waiting = [order for order in store.amendments.waiting() if order.id not in begun]
     schedule = contract.schedule
     print(f"{to} has a run that begins with {kind.unit} {at} of {folder}; contract {contract.hash.hex()}")
     print(f"its schedule: {schedule.steps:,} steps, beginning at a rate of {learning_rate(schedule, 0):.4g}")
     if not goes_on:
         print("it begins with the first samples of its own order, so samples of the run before may come again")
+    if waiting:
+        print(f"amendments that wait in {folder} do not come along: `thinwire-coordinator amend` lists them")
     serve = shlex.join(["thinwire-coordinator", "serve", "--state-dir", str(to)])
     if apart:
         print(f"it has a key and invites of its own; start it with: {serve}")

@@ -39,7 +39,7 @@ def _deeper(arguments: argparse.Namespace, file: CheckedFile) -> list[Problem]:
         return problems
     planner = planner_of(found.run)
     try:
-        plan = plan_of(found.run, found.model, found.data, *swarm_of(arguments, found.model))
+        plan = plan_of(found.run, found.model, found.data, *swarm_of(arguments, found.model), planned=file.planned)
     except ConfigError as error:
         return [*problems, Problem(file.line("exchange"), "exchange", str(error))]
     print_figures(rows_of(plan, planner.words_of(plan)))

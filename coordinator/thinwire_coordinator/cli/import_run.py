@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import closing
 from pathlib import Path
 
 from pydantic_core import from_json
 
 from thinwire_coordinator.export.folder import MARK
+from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.ledger.creation import create_state
 from thinwire_coordinator.hall.ledger.state_directory import is_state, lock_state, open_state
-from thinwire_coordinator.planning.problems import read_run
+from thinwire_coordinator.planning.problems import read_run_file
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.contract.contract import ANCESTORS_MAX, Lineage
 from thinwire_proto.data.json_tokenizer import TOKENIZER_FILE
@@ -25,11 +27,13 @@ def import_run(weights: Path, run_file: Path | None, state_dir: Path, bodies: st
     """
     if not weights.is_dir():
         raise ConfigError(f"{weights}: is not a folder; give one with config.json and safetensors files")
-    run = read_run(run_file) if run_file else RunSpec()
+    run, planned = read_run_file(run_file) if run_file else (RunSpec(), ())
     with lock_state(state_dir):
         if is_state(state_dir):
             raise ConfigError(f"{state_dir}: holds a run already; give another --state-dir")
-        create_state(state_dir, run, bodies, weights=weights, parent=_parent_in(weights))
+        with closing(AccessStore(state_dir)) as store:
+            store.amendments.plan(planned)
+        create_state(state_dir, run, bodies, weights=weights, parent=_parent_in(weights), planned=planned)
     state = open_state(state_dir, read_only=True)
     replica = state.load_snapshot(0)
     print(f"{replica.layout.parameters:,} parameters read from {weights}; contract {state.contract.hash.hex()}")

@@ -75,15 +75,15 @@ def init(arguments: argparse.Namespace) -> None:
     model = model_of(given)
     facts = facts_of(model, begins=bool(given.first_weights))
     swarm, memory_bytes = swarm_of(arguments, facts)
-    asked = {"rule": arguments.rule, "tokens": arguments.tokens, "steps": arguments.steps}
-    run = own.choose(Wanted(model, data, facts, sizes, swarm, memory_bytes, **asked))
+    asked = {"rule": arguments.rule, "tokens": arguments.tokens, "steps": arguments.steps, "growth": arguments.growth}
+    run, planned = own.choose(Wanted(model, data, facts, sizes, swarm, memory_bytes, **asked))
     _, why_not = read_data(run)
     if why_not:
         raise ConfigError(f"{arguments.data or 'the corpus'} is no data for this model: {why_not}")
-    plan = plan_of(run, facts, sizes, swarm, memory_bytes)
+    plan = plan_of(run, facts, sizes, swarm, memory_bytes, planned)
     rows = rows_of(plan, own.words_of(plan))
     keys = {"model": model_keys, "data": data_keys} | own.keys_of(plan)
-    text = run_text(rows, keys, _command(arguments), list(sizes.tokens))
+    text = run_text(rows, keys, _command(arguments), list(sizes.tokens), planned)
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -156,6 +156,7 @@ def _command(arguments: argparse.Namespace) -> str:
         ("--rule", arguments.rule),
         ("--tokens", arguments.tokens),
         ("--steps", arguments.steps),
+        ("--growth", arguments.growth),
     )
     words = [word for name, value in given if value is not None for word in (name, str(value))]
     words += ["--lora"] if arguments.lora else []

@@ -58,6 +58,12 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
     long.add_argument(
         "--steps", type=within(1, STEPS_MAX), metavar="N", help="steps to train: rounds, or iterations of gossip"
     )
+    init.add_argument(
+        "--growth",
+        type=int,
+        choices=(1, 2, 4, 8),
+        help="rounds become so many times as large, with merged_muon; default: what suits the nodes; 1: none grows",
+    )
     init.add_argument("--out", type=Path, default=Path("run.toml"), metavar="RUN.toml", help="default: run.toml")
     init.add_argument("--force", action="store_true", help="write over a file that is there")
     init.set_defaults(command=_init)

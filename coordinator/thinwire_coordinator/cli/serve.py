@@ -11,17 +11,19 @@ from thinwire_coordinator.coordinator import Coordinator
 from thinwire_coordinator.hall.access.transport import TlsSettings
 from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
 from thinwire_coordinator.hall.settings import CoordinatorSettings
-from thinwire_coordinator.planning.problems import read_run
+from thinwire_coordinator.planning.problems import read_run_file
 from thinwire_coordinator.standby import Standby
 
 
 def serve(options: ServeOptions) -> None:
     """Run a coordinator, or its standby, until SIGINT, SIGTERM or SIGHUP. Raises ThinwireError."""
     log_to_stderr(options.log_level, options.log_format)
+    run, planned = read_run_file(options.run) if options.run else (None, ())
     settings = CoordinatorSettings(
         state_dir=options.state_dir,
         listen=options.listen,
-        run=read_run(options.run) if options.run else None,
+        run=run,
+        planned=planned,
         wait_for=options.wait_for,
         threads=options.threads,
         evaluate_every=options.evaluate_every,
@@ -46,7 +48,7 @@ def serve(options: ServeOptions) -> None:
         seal_after_standby=options.seal_after_standby,
     )
 
-    async def run() -> None:
+    async def run_it() -> None:
         stop = asyncio.Event()
         for number in ending_signals():
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -55,4 +57,4 @@ def serve(options: ServeOptions) -> None:
 
     import uvloop  # noqa: PLC0415 - not available on Windows, where the other commands work
 
-    uvloop.run(run())
+    uvloop.run(run_it())

@@ -11,8 +11,10 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
+from thinwire_coordinator.hall.access.settings import AmendmentOrders
 from thinwire_coordinator.hall.capacity import Need, check_disks, measure
 from thinwire_coordinator.hall.kind import Kind
 from thinwire_coordinator.hall.ledger.checks import check_complete
@@ -91,15 +93,25 @@ class ReplayedRun:
     losses: Mapping[str, tuple[int, float]]
 
 
-async def open_run(settings: CoordinatorSettings, worker: StartWorker, readiness: Readiness) -> RunState:
+async def open_run(
+    settings: CoordinatorSettings, orders: AmendmentOrders, worker: StartWorker, readiness: Readiness
+) -> RunState:
     """Open the run, or create it first. Raises LedgerError, and ConfigError as far as the files are concerned."""
     folder = settings.state_dir
     if not is_state(folder):
         readiness.text = "creating the corpus and the first state"
         text = f"new run in {folder}: creating its corpus and its first state"
         log.info("%s", text)
-        await worker.run(create_state, folder, settings.run or RunSpec(), settings.bodies, worker.go_on)
+        run, planned = settings.run or RunSpec(), settings.planned
+        orders.plan(planned)
+        await worker.run(partial(create_state, folder, run, settings.bodies, worker.go_on, planned=planned))
     state = await worker.run(open_state, folder)
+    check_settings(state, settings)
+    if settings.run is not None and [one.id for one in settings.planned] != orders.planned():
+        raise ConfigError(
+            f"{folder} holds a run that began with other amendments than the run file has; `thinwire-coordinator "
+            "amend` lists and changes them; leave --run out to continue this one"
+        )
     await worker.run(check_complete, state)
     return state
 
@@ -107,11 +119,7 @@ async def open_run(settings: CoordinatorSettings, worker: StartWorker, readiness
 async def replay_run(
     kind: Kind, state: RunState, settings: CoordinatorSettings, worker: StartWorker, readiness: Readiness
 ) -> ReplayedRun:
-    """Replay the ledger of an open run, and delete old files.
-
-    Raises ConfigError if the settings do not fit the run, LedgerError if the run is damaged.
-    """
-    check_settings(state, settings)
+    """Replay the ledger of an open run, and delete old files. Raises LedgerError if the run is damaged."""
     readiness.text = "replaying the ledger"
     replica = await worker.run(kind.at_head, state, worker.go_on)
     if replica.step:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from thinwire_common.ready_file import READY_FILE
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.access.transport import TlsSettings
 from thinwire_coordinator.hall.measuring import EvaluatedBy
 from thinwire_coordinator.hall.observe.sinks.sinks import SinkSettings
@@ -43,6 +45,8 @@ class CoordinatorSettings:
     sinks: SinkSettings = field(default_factory=SinkSettings)
     """Other targets of the curves and the metrics."""
 
+    planned: Sequence[Order] = ()
+    """The amendments of the run file."""
     follow: str | None = None
     """HOST:PORT of the coordinator whose standby this machine is; None: it is no standby."""
     seal_after_standby: bool = False

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Protocol, cast
 
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
-from thinwire_coordinator.planning.plan import Advice, Plan, Step, micro_batch_for
+from thinwire_coordinator.planning.plan import Advice, Plan, Stage, Step, micro_batch_for
+from thinwire_coordinator.planning.planned import runs_of
 from thinwire_coordinator.planning.run_text import Key, Words
 from thinwire_coordinator.planning.settings import Wanted
 from thinwire_proto.contract import RunSpec
@@ -18,13 +20,13 @@ from thinwire_proto.errors import ConfigError
 class ExchangePlanner(Protocol):
     """What an exchange has of its own. RULES: the kinds of rule that `init --rule` can choose.
 
-    `choose` and `step_of` raise ConfigError for nodes that the exchange cannot join. `advise` also gets the paths of
-    all keys of the file.
+    `choose` returns a run with its amendments. It and `step_of` raise ConfigError for nodes that the exchange cannot
+    join. `advise` also gets the paths of all keys of the file.
     """
 
     RULES: Sequence[str]
 
-    def choose(self, wanted: Wanted) -> RunSpec: ...
+    def choose(self, wanted: Wanted) -> tuple[RunSpec, Sequence[Order]]: ...
     def step_of(self, run: RunSpec, facts: ModelFacts, swarm: SwarmFacts, micro_batch: int) -> Step: ...
     def words_of(self, plan: Plan) -> Words: ...
     def keys_of(self, plan: Plan) -> dict[str, list[Key]]: ...
@@ -50,10 +52,20 @@ def planner_of(run: RunSpec) -> ExchangePlanner:
 
 
 def plan_of(
-    run: RunSpec, model: ModelFacts, data: DataFacts, swarm: SwarmFacts, memory_bytes: float = math.inf
+    run: RunSpec,
+    model: ModelFacts,
+    data: DataFacts,
+    swarm: SwarmFacts,
+    memory_bytes: float = math.inf,
+    planned: Sequence[Order] = (),
 ) -> Plan:
-    """The plan of a run, with the largest micro-batch that fits into a node's memory. Raises ConfigError if its
-    exchange cannot join so many nodes."""
-    micro_batch = micro_batch_for(run, model, memory_bytes)
-    step = planner_of(run).step_of(run, model, swarm, micro_batch)
-    return Plan(run, model, data, swarm, step, memory_bytes, micro_batch)
+    """The plan of a run and its amendments, with the largest micro-batch that fits into a node's memory. Raises
+    ConfigError if its exchange cannot join so many nodes, and PlannedError."""
+    micro_batch, step_of = micro_batch_for(run, model, memory_bytes), planner_of(run).step_of
+    runs = runs_of(run, planned)
+    ends = [*(begins for begins, _ in runs[1:]), runs[-1][1].schedule.steps]
+    stages = [
+        Stage(begins, end - begins, amended, step_of(amended, model, swarm, micro_batch))
+        for (begins, amended), end in zip(runs, ends, strict=True)
+    ]
+    return Plan(stages, model, data, swarm, memory_bytes, micro_batch)

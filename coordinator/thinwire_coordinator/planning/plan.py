@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from thinwire_common.units import human_bytes, human_count
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
@@ -50,24 +51,61 @@ class Step:
         return self.sent_bytes + self.received_bytes
 
 
+class Stage(NamedTuple):
+    """Steps of a run until an amendment, which all cost the same. begins: the first. steps: how many."""
+
+    begins: int
+    steps: int
+    run: RunSpec
+    step: Step
+
+
 @dataclass(frozen=True)
 class Plan:
     """A run with `swarm.nodes` equal nodes that are there all the time.
 
-    run: completed. memory_bytes: of one node's machine. micro_batch: the largest that fits into it.
+    stages: until the first amendment that is planned, and on from each. memory_bytes: of one node's machine.
+    micro_batch: the largest that fits into it.
     """
 
-    run: RunSpec
+    stages: Sequence[Stage]
     model: ModelFacts
     data: DataFacts
     swarm: SwarmFacts
-    step: Step
     memory_bytes: float
     micro_batch: int
 
     @property
+    def run(self) -> RunSpec:
+        """The run as it begins, completed."""
+        return self.stages[0].run
+
+    @property
+    def step(self) -> Step:
+        """The cost of one of its first steps."""
+        return self.stages[0].step
+
+    @property
+    def at_last(self) -> Plan:
+        """The plan of the run as it is in its last stage."""
+        return replace(self, stages=self.stages[-1:])
+
+    @property
+    def steps(self) -> int:
+        return sum(stage.steps for stage in self.stages)
+
+    @property
+    def seconds(self) -> float:
+        return sum(stage.steps * stage.step.seconds for stage in self.stages)
+
+    @property
+    def both_ways_bytes(self) -> float:
+        """Of one node, in the whole run."""
+        return sum(stage.steps * stage.step.both_ways_bytes for stage in self.stages)
+
+    @property
     def tokens(self) -> float:
-        return self.step.tokens * self.run.schedule.steps
+        return sum(stage.steps * stage.step.tokens for stage in self.stages)
 
     @property
     def passes(self) -> float:
@@ -92,7 +130,7 @@ class Plan:
     @property
     def coordinator_disk_bytes(self) -> float:
         kept = self.snapshot_bytes * self.step.snapshots
-        return kept + self.step.disk_bytes * self.run.schedule.steps + self.data.bytes
+        return kept + sum(stage.steps * stage.step.disk_bytes for stage in self.stages) + self.data.bytes
 
     @property
     def snapshot_bytes(self) -> float:

@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from thinwire_coordinator.hall.access.settings import Order
+from thinwire_coordinator.planning.planned import AMEND, PlannedError, planned, runs_of
 from thinwire_proto.contract import DATA, MODELS, RunSpec, TaggedUnion
 from thinwire_proto.contract.models.presets import PRESETS
 from thinwire_proto.contract.run import UNIONS
@@ -29,6 +31,7 @@ Document = dict[str, Any]
 KeyPath = tuple[str, ...]
 SYNTAX_LINE = re.compile(r"at line (\d+)")
 TABLE = re.compile(r"\s*\[+([\w.\s\"'-]+)\]+\s*(#.*)?$")
+AMEND_TABLE = re.compile(rf"\s*\[\[\s*{AMEND}\s*\]\]")
 KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
 UNION_OF = {union.section: union for union in UNIONS}
 
@@ -55,9 +58,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class CheckedFile:
-    """The result of reading a run file. run: None if there are errors."""
+    """The result of reading a run file. run: None if there are errors. planned: its amendments."""
 
     run: RunSpec | None
+    planned: tuple[Order, ...]
     problems: tuple[Problem, ...]
     lines: Mapping[KeyPath, int]
 
@@ -71,11 +75,17 @@ class CheckedFile:
 
 
 def read_run(path: Path) -> RunSpec:
-    """Read a run file. `model.preset` names a preset; other keys of [model] override it. Raises ConfigError."""
+    """What a run file says of a run's first step. `model.preset` names a preset; other keys of [model] override it.
+    Raises ConfigError."""
+    return read_run_file(path)[0]
+
+
+def read_run_file(path: Path) -> tuple[RunSpec, tuple[Order, ...]]:
+    """A run file with its amendments. Raises ConfigError."""
     file = check_file(path)
     if file.run is None:
         raise ConfigError("; ".join(f"{one.place(str(path))}: {one.named_text}" for one in file.problems))
-    return file.run
+    return file.run, file.planned
 
 
 def check_file(path: Path) -> CheckedFile:
@@ -92,17 +102,19 @@ def check_file(path: Path) -> CheckedFile:
         return _unread(f"is not TOML: {error}", int(found[1]) if found else None)
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
         return _unread(f"cannot be read: {error}")
-    return _Check(document, key_lines(text), path.parent).result()
+    return _Check(document, text, path.parent).result()
 
 
 def _unread(text: str, line: int | None = None) -> CheckedFile:
-    return CheckedFile(None, (Problem(line, "", text),), {})
+    return CheckedFile(None, (), (Problem(line, "", text),), {})
 
 
 class _Check:
-    def __init__(self, document: Document, lines: dict[KeyPath, int], folder: Path) -> None:
+    def __init__(self, document: Document, text: str, folder: Path) -> None:
         self._document = dict(document)
-        self._lines = lines
+        self._amendments = self._document.pop(AMEND, [])
+        self._lines = key_lines(text)
+        self._amend_lines = [number for number, line in enumerate(text.splitlines(), 1) if AMEND_TABLE.match(line)]
         self._folder = folder
         self._found: list[Problem] = []
 
@@ -114,10 +126,18 @@ class _Check:
             run = RunSpec.model_validate(self._document)
         except ValidationError as error:
             self._add_all(error)
+        orders: tuple[Order, ...] = ()
+        try:
+            orders = tuple(planned(self._amendments))
+            if run is not None:
+                runs_of(run, orders)
+        except PlannedError as error:
+            line = dict(enumerate(self._amend_lines)).get(error.number)
+            self._add((AMEND, error.key) if error.key else (AMEND,), str(error), line)
         if any(problem.is_error for problem in self._found):
             run = None
         order = sorted(self._found, key=lambda problem: (problem.line or 0, problem.key))
-        return CheckedFile(run, tuple(order), self._lines)
+        return CheckedFile(run, orders, tuple(order), self._lines)
 
     def _add(self, path: KeyPath, text: str, line: int | None = None) -> None:
         self._found.append(Problem(line or line_of(self._lines, path), ".".join(path), text))
@@ -180,7 +200,7 @@ class _Check:
         name = path[-1]
         if len(path) == 1:
             homes = [f"[{section}]" for section in RunSpec.model_fields if name in self._keys(section)]
-            guess = did_you_mean(name, RunSpec.model_fields, "[{}]")
+            guess = did_you_mean(name, [*RunSpec.model_fields, AMEND], "[{}]")
             return f"; the key belongs into {' or '.join(homes)}" if homes else guess
         section = path[0]
         if union := UNION_OF.get(section):

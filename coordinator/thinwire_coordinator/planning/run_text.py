@@ -7,10 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from thinwire_common.units import human_bytes, human_count, human_seconds
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.planning.plan import Plan, base_memories, fit_of
+from thinwire_coordinator.planning.planned import AMEND
 from thinwire_proto.pass_memory import card_words
 
 COMMENT_COLUMN = 32
+OF_AMENDMENT = {
+    "at": "from this step on",
+    "schedule.steps": "given again, so that the rate goes on from where it stands",
+}
+"""Comments of an amendment's keys."""
 HOUR_SECONDS, MONTH_SECONDS = 3_600.0, 30 * 86_400.0
 Key = tuple[str, Any, str]
 """(key, value, comment) of one line."""
@@ -30,7 +37,8 @@ class Words(NamedTuple):
 def rows_of(plan: Plan, words: Words) -> dict[str, list[Row]]:
     """The figures of a plan, by what they are about."""
     facts, run, step = plan.model, plan.run, plan.step
-    run_s, first_bytes = step.seconds * run.schedule.steps, plan.snapshot_bytes + facts.base_bytes
+    first_bytes = plan.snapshot_bytes + facts.base_bytes
+    later = [f"{stage.step.tokens:,.0f} from step {stage.begins:,} on" for stage in plan.stages[1:]]
     frozen = f", on a frozen base of {human_count(facts.frozen)}" if facts.frozen else ""
     passes = f", {plan.passes:.2g} passes over the data" if plan.passes else ""
     return {
@@ -39,8 +47,9 @@ def rows_of(plan: Plan, words: Words) -> dict[str, list[Row]]:
             ("nodes", f"{plan.swarm.nodes} of {plan.swarm.tokens_s:,.0f} tokens/s"),
             *words.of_run,
             (words.step, f"{human_seconds(step.seconds)}, {step.tokens:,.0f} tokens of all nodes"),
-            ("run", f"{run.schedule.steps:,} steps, {human_count(plan.tokens)} tokens{passes}"),
-            ("until the end", human_seconds(run_s)),
+            *([("and later", ", ".join(later))] if later else ()),
+            ("run", f"{plan.steps:,} steps, {human_count(plan.tokens)} tokens{passes}"),
+            ("until the end", human_seconds(plan.seconds)),
         ],
         "each volunteer": [
             *(_site_rows(plan) if plan.swarm.cards > 1 else _memory_rows(plan)),
@@ -53,7 +62,7 @@ def rows_of(plan: Plan, words: Words) -> dict[str, list[Row]]:
                 "a month",
                 f"{human_bytes(step.both_ways_bytes / step.seconds * MONTH_SECONDS)} up and down, day and night",
             ),
-            ("the whole run", f"{human_bytes(step.both_ways_bytes * run.schedule.steps)} up and down"),
+            ("the whole run", f"{human_bytes(plan.both_ways_bytes)} up and down"),
         ],
         "the coordinator": [
             ("memory", human_bytes(plan.coordinator_memory_bytes)),
@@ -85,9 +94,14 @@ def _site_rows(plan: Plan) -> list[Row]:
 
 
 def run_text(
-    rows: Mapping[str, Iterable[Row]], keys: Mapping[str, Iterable[Key]], command: str, sources: Sequence[str]
+    rows: Mapping[str, Iterable[Row]],
+    keys: Mapping[str, Iterable[Key]],
+    command: str,
+    sources: Sequence[str],
+    planned: Sequence[Order] = (),
 ) -> str:
-    """The text of a run file. keys: by section. command: how it was made. sources: of the data."""
+    """The text of a run file. keys: by section. command: how it was made. sources: of the data. planned: its
+    amendments."""
     lines = [
         f"# Made by: {command}",
         "#",
@@ -99,6 +113,13 @@ def run_text(
         lines += [f"# {title.capitalize()}", *(f"#   {name:<14} {value}" for name, value in of_title), "#"]
     for section, of_section in keys.items():
         lines += ["", f"[{section}]", *map(_line, of_section), *(_mixture(sources) if section == "data" else ())]
+    for order in planned:
+        changes = {"at": order.at, **order.changes, "because": order.because}
+        lines += [
+            "",
+            f"[[{AMEND}]]",
+            *(_line((key, value, OF_AMENDMENT.get(key, ""))) for key, value in changes.items()),
+        ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

@@ -54,7 +54,7 @@ class Wanted:
     """What a new run is chosen for.
 
     rule: its kind; by default what suits these nodes. memory_bytes: of a node. tokens, steps: how long it trains; by
-    default `tokens_for`.
+    default `tokens_for`. growth: how many times as large its rounds become; by default what suits these nodes.
     """
 
     model: ModelSpec
@@ -66,6 +66,7 @@ class Wanted:
     rule: str | None = None
     tokens: float | None = None
     steps: int | None = None
+    growth: int | None = None
 
 
 def tokens_for(wanted: Wanted) -> float:

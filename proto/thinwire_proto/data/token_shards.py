@@ -15,7 +15,7 @@ import torch
 from thinwire_proto.blobs import Blob, Blobs
 from thinwire_proto.contract import Contract, DataSpec
 from thinwire_proto.contract.data.prepared import Shard
-from thinwire_proto.contract.data.tokens import TokensSpec
+from thinwire_proto.contract.data.tokens import HELD_OUT, WEIGHTS, TokensSpec
 from thinwire_proto.data.byte_tokenizer import ByteTokenizer
 from thinwire_proto.data.conversations import counted_of, text_marks, weight_of
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
@@ -25,7 +25,6 @@ from thinwire_proto.data.sharded import HeldOut, Place, ShardedData
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
 from thinwire_proto.task import Batch, HeldOutSet, Tokenizer
 
-WEIGHTS, HELD_OUT = "data.weights", "data.held_out"
 CHECKED_TOKENS = 1 << 22
 """Tokens that `check` reads at a time."""
 

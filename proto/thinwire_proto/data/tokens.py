@@ -11,11 +11,11 @@ import numpy as np
 
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import Contract, ModelSpec, RunSpec
-from thinwire_proto.contract.data.tokens import TokensSpec
+from thinwire_proto.contract.data.tokens import HELD_OUT, TokensSpec
 from thinwire_proto.data.json_tokenizer import JsonTokenizer
 from thinwire_proto.data.manifest import BLOBS_FOLDER, MANIFEST_FILE, Manifest, read_manifest
 from thinwire_proto.data.sharded import paths_of, read_folder
-from thinwire_proto.data.token_shards import HELD_OUT, TokenShards, check_enough, tokens_of, wrong_size
+from thinwire_proto.data.token_shards import TokenShards, check_enough, tokens_of, wrong_size
 from thinwire_proto.errors import ConfigError, PayloadError
 from thinwire_proto.task import DATA_KINDS, DataKind, LearnsConversations, LearnsPreferences, Made, task_of
 

@@ -17,6 +17,7 @@ of an earlier step s. So steps count on, and the ledger has both the steps that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -46,19 +47,31 @@ def amended(contract: Contract, amendment: Amendment) -> Contract:
         raise ContractError(f"an amendment of step {amendment.step} cannot follow one of step {last.step}")
     _check_rewind(amendment, last)
     _check_samples(contract, amendment)
+    with _in_words():
+        return contract.with_amendment(amendment, _changed_sections(contract, amendment))
+
+
+def amended_run(run: RunSpec, amendment: Amendment) -> RunSpec:
+    """The run of a file with the sections that an amendment leaves; it cannot go back. Raises ContractError."""
+    parse_amendment(amendment.written)
+    _check_exchange(run, amendment)
+    with _in_words():
+        kept = {name: getattr(run, name) for name in RunSpec.model_fields}
+        return RunSpec.model_validate(kept | _changed_sections(run, amendment))
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Raise ContractError for what a section refuses."""
     try:
-        by_section = dict(_by_section(contract, amendment))
-        if amendment.rewind is not None:
-            by_section.setdefault("schedule", {})
-        sections = {name: _changed(contract, name, changes, amendment) for name, changes in by_section.items()}
-        return contract.with_amendment(amendment, sections)
+        yield
     except ValidationError as error:
         raise ContractError(plain(error)) from None
     except ValueError as error:
         raise ContractError(str(error)) from None
 
 
-def _check_exchange(contract: Contract, amendment: Amendment) -> None:
+def _check_exchange(contract: RunSpec, amendment: Amendment) -> None:
     """Raise ContractError if runs of this exchange cannot have such amendments."""
     kind, keys = contract.exchange.kind, amendable_keys(contract)
     if not keys:
@@ -184,13 +197,20 @@ def is_amendable(extra: Any) -> bool:
     return isinstance(extra, dict) and bool(extra.get("amendable"))
 
 
-def _by_section(contract: Contract, amendment: Amendment) -> Iterator[tuple[str, dict[str, Any]]]:
+def _changed_sections(run: RunSpec, amendment: Amendment) -> dict[str, Section]:
+    by_section = dict(_by_section(run, amendment))
+    if amendment.rewind is not None:
+        by_section.setdefault("schedule", {})
+    return {name: _changed(run, name, changes, amendment) for name, changes in by_section.items()}
+
+
+def _by_section(run: RunSpec, amendment: Amendment) -> Iterator[tuple[str, dict[str, Any]]]:
     found: dict[str, dict[str, Any]] = {}
     for key, value in amendment.changes.items():
         if key in (REWIND, SAMPLES):
             continue
         section, _, name = key.partition(".")
-        fields = type(getattr(contract, section)).model_fields if section in RunSpec.model_fields else {}
+        fields = type(getattr(run, section)).model_fields if section in RunSpec.model_fields else {}
         if name not in fields:
             later = f"; it needs thinwire {clean_text(amendment.version)}" if amendment.version != VERSION else ""
             raise ContractError(f"{clean_text(key)}: thinwire {VERSION} knows no such key of this run{later}")
@@ -202,13 +222,14 @@ def _by_section(contract: Contract, amendment: Amendment) -> Iterator[tuple[str,
     yield from found.items()
 
 
-def _changed(contract: Contract, name: str, changes: Mapping[str, Any], amendment: Amendment) -> Section:
-    section: Section = getattr(contract, name)
+def _changed(run: RunSpec, name: str, changes: Mapping[str, Any], amendment: Amendment) -> Section:
+    section: Section = getattr(run, name)
     if isinstance(section, ScheduleSpec):
         begins = amendment.step
         if amendment.rewind is not None:  # the row of the step itself has no update to apply
+            assert isinstance(run, Contract)
             begins += 1
-            moved = section.moved - contract_at(contract, amendment.rewind - 1).schedule.moved
+            moved = section.moved - contract_at(run, amendment.rewind - 1).schedule.moved
             section = section.gone_back(amendment.rewind + moved, begins)
             if section.steps < begins and "steps" not in changes:
                 raise ContractError(
@@ -217,7 +238,7 @@ def _changed(contract: Contract, name: str, changes: Mapping[str, Any], amendmen
                 )
         return section.bent(changes, begins, share_reached(section, begins)) if changes else section
     found = type(section).model_validate(section.model_dump() | dict(changes))
-    if name == "demo" and found.sends_whole_tiles != contract.demo.sends_whole_tiles:  # type: ignore[attr-defined]
+    if name == "demo" and found.sends_whole_tiles != run.demo.sends_whole_tiles:  # type: ignore[attr-defined]
         raise ContractError(
             "demo.k cannot change between all components of a tile and fewer within a run: contributions then have "
             "another form"

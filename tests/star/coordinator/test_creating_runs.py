@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from support.sealed_run import make_run
 from support.small import MODEL
 from support.token_folder import write_tokens
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.ledger import creation
 from thinwire_coordinator.hall.ledger.bodies import Bodies
 from thinwire_coordinator.hall.ledger.creation import create_state
@@ -85,6 +87,11 @@ def test_what_its_data_or_size_forbid_is_said_before_a_run_exists(
     data = {"kind": "tokens", "folder": str(tmp_path / "data")}
     with pytest.raises(ConfigError, match=r"model\.vocabulary must be at least"):
         create_state(tmp_path / "state", RunSpec.model_validate({"model": MODEL | {"vocabulary": 2}, "data": data}))
+    run = RunSpec.model_validate({"model": MODEL | {"vocabulary": 300}, "data": data})
+    order = Order("id", {"data.weights": {"wik": 1.0}})
+    (tmp_path / "state").mkdir()
+    with pytest.raises(ConfigError, match=r"the amendment at 5: .* no source 'wik' in the data"):
+        create_state(tmp_path / "state", run, planned=[replace(order, at=5)])
     monkeypatch.setattr(creation, "CONTRACT_BYTES_MAX", 500)
     with pytest.raises(ConfigError, match=r"whose names and shapes take .* a contract has at most 500"):
         create_state(tmp_path / "state", RunSpec.model_validate({"model": MODEL}))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from support.planning import DATA, chosen, facts_of_preset, prepared, run_init, swarm
-from thinwire_coordinator.planning.exchanges import plan_of
+from thinwire_coordinator.planning.exchanges import plan_of, planner
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.problems import check_file, read_run
+from thinwire_coordinator.planning.settings import Wanted
 from thinwire_coordinator.planning.star.choice import (
     COORDINATOR_FLOAT64_FLOPS,
     LOCAL_ROUNDS_MIN,
@@ -23,16 +26,19 @@ from thinwire_coordinator.planning.star.choice import (
     Amount,
     choice_for,
 )
+from thinwire_coordinator.planning.star.growth import GROWTHS
 from thinwire_coordinator.planning.star.planner import advise
 from thinwire_planner.methods.star import LOCAL_STEPS
-from thinwire_proto.contract import LocalMuonSpec, MergedMuonSpec, RunSpec
+from thinwire_proto.contract import CorpusSpec, LocalMuonSpec, MergedMuonSpec, RunSpec
 from thinwire_proto.errors import ConfigError
+from thinwire_proto.exact.schedule import learning_rate
+from thinwire_proto.models import PRESETS
 from thinwire_proto.muon import orthogonal
 
 BYTE_1M = facts_of_preset("byte-1m")
 BYTE_10M = facts_of_preset("byte-10m")
-LONG = 1e12
-"""Tokens enough for any number of rounds."""
+MANY = 100_000
+"""Rounds. Where their number is given, they do not grow."""
 THIN = 0.6e6
 """Bits a second: too few for all gradients, and enough for the signs of local steps."""
 
@@ -47,8 +53,9 @@ def test_gradients_travel_where_links_and_machines_have_the_time(nodes: int) -> 
     assert step.computing_s + step.exchange_s / TRANSFER_PART <= step.seconds == ROUND_S_MIN
     longer = chosen(BYTE_1M, swarm(nodes, up=1.5e6))
     assert (longer.rule.kind, longer.round.length_s) == ("merged_muon", 1.25 * ROUND_S_MIN)
-    assert chosen(BYTE_1M, swarm(nodes, up=0.6e6)).rule.kind != "merged_muon"  # not for twice as long
-    assert chosen(BYTE_10M, swarm(16)).rule.kind == "local_muon"  # two cores take longer for the step than a round
+    assert chosen(BYTE_1M, swarm(nodes, up=THIN), steps=1000).rule.kind != "merged_muon"  # not for twice as long
+    slow = chosen(BYTE_10M, swarm(16), steps=1000)  # two cores take longer for the step than a round
+    assert slow.rule.kind == "local_muon"
 
 
 @pytest.mark.parametrize("nodes", [2, 4, 64])
@@ -89,31 +96,31 @@ def test_a_round_is_long_enough_for_the_step_of_every_replica() -> None:
 def test_many_nodes_take_local_steps_of_muon() -> None:
     """As in the study, where sixteen nodes take four steps of four samples a round, at 0.015. With four nodes, tokens
     differ by less than two seeds do."""
-    few, enough, many = (chosen(BYTE_1M, swarm(nodes, up=THIN)) for nodes in (4, 8, 16))
+    few, enough, many = (chosen(BYTE_1M, swarm(nodes, up=THIN), steps=LOCAL_ROUNDS_MIN) for nodes in (4, 8, 16))
     assert (few.rule.kind, enough.rule.kind, many.rule.kind) == ("demo", "local_muon", "local_muon")
+    many = chosen(BYTE_1M, swarm(16, up=THIN), rule="local_muon")
     assert isinstance(many.rule, LocalMuonSpec)
     assert (many.rule.micro_batch, many.schedule.learning_rate) == (4, 0.015)
     assert many.demo == RunSpec(rule=many.rule).demo
-    assert many.schedule.steps == pytest.approx(LOCAL_ROUNDS_MIN, rel=0.1)
     samples = plan_of(many, BYTE_1M, DATA, swarm(16, up=THIN)).step.tokens / 16 / BYTE_1M.context
     assert samples / many.rule.micro_batch == pytest.approx(LOCAL_STEPS, rel=0.15)
 
 
 @pytest.mark.parametrize(
-    ("facts", "of", "tokens"),
+    ("facts", "of", "steps"),
     [
-        (replace(BYTE_1M, begins=True), swarm(64), LONG),
-        (replace(BYTE_1M, frozen=10**9), swarm(64), LONG),
-        (replace(BYTE_1M, parameters=BYTE_1M.parameters[:1]), swarm(64), LONG),  # an embedding
-        (BYTE_1M, swarm(64, up=THIN), 17e6),  # a sixth of the rounds that local steps need
-        (BYTE_1M, swarm(64, up=1e4, down=1e5), LONG),  # a round would be far longer than its steps
-        (BYTE_1M, swarm(64, tokens_s=1), LONG),
+        (replace(BYTE_1M, begins=True), swarm(64), MANY),
+        (replace(BYTE_1M, frozen=10**9), swarm(64), MANY),
+        (replace(BYTE_1M, parameters=BYTE_1M.parameters[:1]), swarm(64), MANY),  # an embedding
+        (BYTE_1M, swarm(64, up=THIN), LOCAL_ROUNDS_MIN // 6),
+        (BYTE_1M, swarm(64, up=1e4, down=1e5), MANY),  # a round would be far longer than its steps
+        (BYTE_1M, swarm(64, tokens_s=1), MANY),
     ],
     ids=["begins from weights", "adapter", "no matrix", "few rounds", "slow links", "slow nodes"],
 )
-def test_many_nodes_vote_where_local_steps_do_not_suit(facts: ModelFacts, of: SwarmFacts, tokens: float) -> None:
-    assert choice_for(BYTE_1M, swarm(64, up=THIN), Amount(LONG), math.inf).rule.kind == "local_muon"
-    assert chosen(facts, of, tokens=tokens).rule.kind == "demo"
+def test_many_nodes_vote_where_local_steps_do_not_suit(facts: ModelFacts, of: SwarmFacts, steps: int) -> None:
+    assert choice_for(BYTE_1M, swarm(64, up=THIN), Amount(0.0, MANY), math.inf).rule.kind == "local_muon"
+    assert chosen(facts, of, steps=steps).rule.kind == "demo"
 
 
 @pytest.mark.parametrize(
@@ -126,6 +133,54 @@ def test_many_nodes_vote_where_local_steps_do_not_suit(facts: ModelFacts, of: Sw
 def test_local_steps_of_muon_need_a_matrix_from_scratch(facts: ModelFacts, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         chosen(facts, swarm(), rule="local_muon")
+
+
+def test_rounds_grow_as_far_as_nodes_have_the_time_and_a_step_has_use_for_it() -> None:
+    """Rounds of 2 s, of which 4,096 tokens of two nodes of 10,000 tokens/s take a tenth."""
+    for nodes, asked, times in (
+        (2, {}, 8),
+        (2, {"tokens": 4096 * 2.5 * 800}, 2),  # fewer rounds would learn less
+        (2, {"tokens": 4096 * 1.8 * 800}, 1),
+        (2, {"steps": 4000}, 1),
+        (2, {"growth": 1}, 1),
+        (2, {"growth": 4, "steps": 100}, 4),
+        (64, {"tokens": 1e9}, 2),  # a sample of each is four times the known batch
+    ):
+        of = swarm(nodes, tokens_s=100_000)
+        choice = Wanted(PRESETS["byte-1m"], CorpusSpec(), BYTE_1M, DATA, of, rule="merged_muon", **asked)
+        run, planned = planner("star").choose(choice)
+        plan = plan_of(run, BYTE_1M, DATA, of, 8e9, planned)
+        samples = [stage.run.round.samples for stage in plan.stages]
+        assert samples == [run.round.samples * larger for larger, _ in GROWTHS[times]]
+        assert [stage.step.tokens for stage in plan.stages] == [256 * nodes * each for each in samples]
+        assert plan.tokens == pytest.approx(asked.get("tokens", plan.tokens), rel=0.01)
+        assert plan.steps == asked.get("steps", plan.steps) == run.schedule.steps
+        parts = [stage.steps * stage.step.tokens / plan.tokens for stage in plan.stages]
+        assert parts == pytest.approx([share for _, share in GROWTHS[times]], abs=0.01)
+        rates = [learning_rate(stage.run.schedule, stage.begins) for stage in plan.stages[1:]]
+        before = [learning_rate(a.run.schedule, b.begins) for a, b in pairwise(plan.stages)]
+        assert [b / a for a, b in zip(before, rates, strict=True)] == pytest.approx([2**0.5] * len(rates), rel=0.01)
+
+
+def test_rounds_that_grow_beyond_their_length_become_longer() -> None:
+    of = swarm(4, tokens_s=1000)
+    wanted = Wanted(PRESETS["byte-1m"], CorpusSpec(), BYTE_1M, DATA, of, rule="merged_muon", growth=8)
+    run, planned = planner("star").choose(wanted)
+    plan = plan_of(run, BYTE_1M, DATA, of, 8e9, planned)
+    assert plan.stages[-1].step.seconds > 2 * plan.step.seconds
+    assert [stage.step.tokens / 1024 for stage in plan.stages] == [4, 8, 16, 32]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"rule": "demo"}, "known with merged_muon alone; give --rule merged_muon too"),
+        ({"exchange": "gossip"}, "gossip has none"),
+    ],
+)
+def test_rounds_that_grow_are_refused_where_nobody_knows_them(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        chosen(BYTE_1M, swarm(), growth=2, **asked)
 
 
 def test_orthogonalizing_takes_what_its_products_take() -> None:
@@ -151,12 +206,12 @@ def test_the_rule_can_be_chosen(tmp_path: Path) -> None:
         assert check_file(out).problems == ()
 
 
-@pytest.mark.parametrize("nodes", [8, 64, 200])
-def test_many_nodes_that_vote_are_told_of_local_steps(nodes: int) -> None:
+@pytest.mark.parametrize(("nodes", "rate"), [(8, "0.01"), (64, "0.01"), (200, "0.015")])
+def test_many_nodes_that_vote_are_told_of_steps_of_muon(nodes: int, rate: str) -> None:
     of = swarm(nodes, up=THIN)
     told = {}
     for rule in ("demo", "local_muon"):
         plan = plan_of(chosen(BYTE_1M, of, rule=rule, tokens=1e9), BYTE_1M, DATA, of, 8e9)
         told[rule] = [advice.text for advice in advise(plan) if advice.key == "rule.kind"]
     assert told["local_muon"] == []
-    assert [text for text in told["demo"] if "a learning_rate of about 0.015" in text] == told["demo"] != []
+    assert [text for text in told["demo"] if f"a learning_rate of about {rate} " in text] == told["demo"] != []

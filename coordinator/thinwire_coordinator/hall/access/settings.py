@@ -85,8 +85,9 @@ class Pauses:
         self._settings.put(PAUSE, "")
 
 
-AMENDMENTS, REFUSED = "amendments", "amendments refused"
-"""The command writes the first, and the coordinator the second, so that neither undoes what the other has written."""
+AMENDMENTS, REFUSED, PLANNED = "amendments", "amendments refused", "amendments planned"
+"""The command writes the first, and the coordinator the second, so that neither undoes what the other has written. The
+third are the ids of those that the run began with."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,17 @@ class AmendmentOrders:
     def waiting(self) -> list[Order]:
         """The orders that are not refused. Some may be in the ledger by now."""
         return [order for order in self.all() if not order.refused]
+
+    def plan(self, orders: Sequence[Order]) -> None:
+        """Order what the run file of a new run has, in place of what a creation that failed has left."""
+        with self._settings.transaction():
+            self._settings.put(AMENDMENTS, json.dumps([asdict(one) for one in orders]))
+            self._settings.put(PLANNED, json.dumps([one.id for one in orders]))
+
+    def planned(self) -> list[str]:
+        """The ids of the orders that the run began with."""
+        found: list[str] = json.loads(self._settings.get(PLANNED) or "[]")
+        return found
 
     def add(self, order: Order, sealed: Sequence[str]) -> None:
         """Add an order. sealed: ids of orders that are in the ledger, and need not be kept."""

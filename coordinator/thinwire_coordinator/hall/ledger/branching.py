@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from thinwire_common.files import replace_synced, sync_folder
 from thinwire_coordinator.hall.access.database import FILE as ACCESS
-from thinwire_coordinator.hall.access.settings import AMENDMENTS, REFUSED
+from thinwire_coordinator.hall.access.settings import AMENDMENTS, PLANNED, REFUSED
 from thinwire_coordinator.hall.ledger.backup import MAY_CHANGE, copy_database
 from thinwire_coordinator.hall.ledger.creation import link, save_first_state
 from thinwire_coordinator.hall.ledger.ledger import Ledger
@@ -24,8 +24,8 @@ from thinwire_coordinator.hall.ledger.results import FILE as RESULTS
 from thinwire_coordinator.hall.ledger.state_directory import DATA_FILE, RunState, is_state, lock_state
 from thinwire_proto.contract import Contract, RunSpec
 from thinwire_proto.contract.contract import ANCESTORS_MAX, Lineage, plain
+from thinwire_proto.contract.data.tokens import WEIGHTS
 from thinwire_proto.contract.schedule import BENDS, ScheduleSpec
-from thinwire_proto.data.token_shards import WEIGHTS
 from thinwire_proto.errors import ConfigError, ContractError, PayloadError
 from thinwire_proto.exact.amendments import contract_at
 from thinwire_proto.exact.replica import Replica
@@ -140,7 +140,7 @@ def _take_over(parent: Path, folder: Path) -> None:
         (folder / ACCESS).unlink(missing_ok=True)
         copy_database(parent / ACCESS, folder / ACCESS)
         with closing(sqlite3.connect(folder / ACCESS)) as db:  # the branch has the parent's amendments in its contract
-            db.execute("DELETE FROM settings WHERE key IN (?, ?)", (AMENDMENTS, REFUSED))
+            db.execute("DELETE FROM settings WHERE key IN (?, ?, ?)", (AMENDMENTS, REFUSED, PLANNED))
             db.commit()
 
 

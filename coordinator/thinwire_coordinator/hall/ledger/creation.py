@@ -5,21 +5,24 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 from torch import Tensor
 
 from thinwire_common.files import rename_synced, replace_synced, sync_folder
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.ledger.bodies import Bodies, location_of
 from thinwire_coordinator.hall.ledger.state_directory import DATA_FILE, GoOn, always
 from thinwire_proto.blobs import Blob, BlobFolder
 from thinwire_proto.contract import CONTRACT_BYTES_MAX, Contract, RunSpec
+from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.contract.contract import Lineage, plain
-from thinwire_proto.errors import ConfigError
+from thinwire_proto.errors import ConfigError, ContractError
+from thinwire_proto.exact.amendments import amended
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.task import Task, complete_model, data_kind_of, task_of
+from thinwire_proto.task import DataSource, Task, complete_model, data_kind_of, task_of
 from thinwire_proto.wire.rows import genesis
 
 SEED_BYTES = 6
@@ -33,12 +36,14 @@ def create_state(
     go_on: GoOn = always,
     weights: Path | None = None,
     parent: Lineage | None = None,
+    planned: Sequence[Order] = (),
 ) -> None:
     """Create a new run: its data, contract and first state. `contract.json` appears last, when all else is complete.
 
     bodies_url: where to store bodies; None means the state directory. weights: a folder with the first state's
     parameters; None takes the one that the run file names, or draws them at random. parent: the run that these are
-    said to be from; the contract names it if they are. If `go_on` raises or the process dies, a later call starts over.
+    said to be from; the contract names it if they are. planned: amendments that the run must be able to have. If
+    `go_on` raises or the process dies, a later call starts over.
     """
     unfinished = folder / "contract.json.new"  # exists only while a run is being created
     if unfinished.exists():
@@ -72,6 +77,7 @@ def create_state(
     if made.file:
         replace_synced(folder / DATA_FILE, made.file)
     blobs = keep_blobs(folder / "blobs", {**model_blobs, **made.blobs}, go_on)
+    _check_planned(contract, kind.open(made.file, contract, blobs), planned)
     go_on()
     tensors = task.initial_state(seed, blobs) if seed is not None else loaded or {}
     first = Replica(contract, tensors, 0, b"")
@@ -81,6 +87,16 @@ def create_state(
     save_first_state(first, folder, go_on)
     unfinished.rename(folder / "contract.json")
     sync_folder(folder)
+
+
+def _check_planned(contract: Contract, data: DataSource, planned: Sequence[Order]) -> None:
+    """Raise ConfigError for an amendment that this run and its data could not have."""
+    for order in sorted(planned, key=lambda one: one.at or 0):
+        try:
+            contract = amended(contract, Amendment(order.at or 0, order.changes, order.because, order.id))
+            data.amend(contract)
+        except ContractError as error:
+            raise ConfigError(f"the amendment at {order.at}: {error}") from None
 
 
 def _loaded(task: Task, weights: Path) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from thinwire_coordinator.hall.ledger.ledger import Ledger
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_proto.blobs import Blob
 from thinwire_proto.contract.amendment import parse_amendment
-from thinwire_proto.data.token_shards import HELD_OUT
+from thinwire_proto.contract.data.tokens import HELD_OUT
 from thinwire_proto.errors import Damaged, LedgerError, PayloadError
 from thinwire_proto.exact.amendments import amendments_in
 from thinwire_proto.limits import LEDGER_BUSY_S

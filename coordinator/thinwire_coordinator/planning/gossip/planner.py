@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.gossip.deposits import DEPOSIT_BYTES_A_PARAMETER
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import Advice, Plan, Step, common_advice
 from thinwire_coordinator.planning.run_text import Key, Words, schedule_keys
@@ -69,10 +70,12 @@ WITHOUT_EFFECT = {
 """Sections and keys that a run of gossip does not read, and what to know instead."""
 
 
-def choose(wanted: Wanted) -> RunSpec:
+def choose(wanted: Wanted) -> tuple[RunSpec, Sequence[Order]]:
     """The run for this model and these data. Raises ConfigError for less than two nodes, for more than a run can have,
     for more steps than it can have, and for a rule that does not suit the model."""
     facts, swarm = wanted.facts, wanted.swarm
+    if (wanted.growth or 1) > 1:
+        raise ConfigError("--growth is for runs with rounds, and gossip has none; leave it out")
     if not NODES_LEAST <= swarm.nodes <= NODES_MOST:
         raise ConfigError(f"a run of gossip has {NODES_LEAST} to {NODES_MOST:,} nodes, and there are {swarm.nodes:,}")
     exchange = GossipSpec()
@@ -85,7 +88,7 @@ def choose(wanted: Wanted) -> RunSpec:
     beat_s = min(max(BEAT_STEPS * step_s, BEAT_S_MIN), BEAT_S_MAX)
     patience_s = min(max(PATIENCE_STEPS * step_s, PATIENCE_S_MIN), PATIENCE_S_MAX)
     pull = GRADIENT_PULL if rule.kind == MUON else 0.0
-    return RunSpec(
+    run = RunSpec(
         model=wanted.model,
         data=wanted.data,
         schedule=schedule_for(wanted, rule, rule.samples * facts.context * swarm.nodes),
@@ -98,6 +101,7 @@ def choose(wanted: Wanted) -> RunSpec:
         rule=rule,
         exchange=exchange.model_copy(update={"patience_ms": 1000 * math.ceil(patience_s), "gradient_pull": pull}),
     )
+    return run, ()
 
 
 def rule_for(facts: ModelFacts, nodes: int, samples: int, kind: str | None = None) -> OwnStepsSpec:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import micro_batch_for
 from thinwire_coordinator.planning.settings import MORE_PASSES_MAX, check_muon, known_batch, suits_muon
+from thinwire_coordinator.planning.star.growth import GROWTHS, mean_growth
 from thinwire_coordinator.planning.star.traffic import transfer_s
 from thinwire_planner.methods.star import DEMO, LOCAL_MUON, LOCAL_STEPS, MERGED_MUON, tokens_of
 from thinwire_proto.contract import (
@@ -29,6 +30,8 @@ NARROW_PADDING_MIN = 0.5
 """In tiles that are emptier than this, such as those of an adapter, k is a share of what is in them."""
 LOCAL_ROUNDS_MIN = 256
 """With fewer rounds than in docs/convergence, local steps learn less."""
+GROWING_ROUNDS_MIN = 800
+"""With fewer rounds, those that grow learn less than others (docs/log/convergence.md)."""
 ALIKE = 0.1
 """Two seeds differ by so many tokens for the same loss, so another rule than `demo` has to need fewer than that."""
 TRANSFER_PART = 0.5
@@ -74,13 +77,14 @@ class Amount:
 @dataclass(frozen=True)
 class RoundChoice:
     """rule, demo: sections of the run. round_s: the length of a round. samples: of a node for its full weight. stretch:
-    the round is so many times as long because nodes wait in it."""
+    the round is so many times as long because nodes wait in it. growth: rounds become so many times as large."""
 
     rule: RuleSpec
     demo: DemoSpec
     round_s: float
     samples: float
     stretch: float = 1.0
+    growth: int = 1
 
     def tokens(self, nodes: int) -> float:
         """Tokens for a loss, over those of Muon with every gradient exchanged."""
@@ -89,7 +93,7 @@ class RoundChoice:
     def cost(self, nodes: int) -> float:
         """The same, with the tokens that nodes could train while they wait. Where no round may be shorter, a rule with
         more steps a round can reach the loss sooner at a higher cost (`planner._local_steps`)."""
-        return self.tokens(nodes) * self.stretch
+        return self.tokens(nodes) * max(1.0, self.stretch / mean_growth(self.growth))
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ def choice_for(
     if kind == LOCAL_MUON:
         return _local_muon(facts, swarm, amount, local_steps(facts, swarm, memory_bytes))
     if kind == MERGED_MUON:
-        return _merged_muon(facts, swarm)
+        return _merged_muon(facts, swarm, amount)
     votes, *others = _choices(facts, swarm, amount, memory_bytes)
     best = min(others, key=lambda choice: choice.cost(swarm.nodes), default=votes)
     return best if best.cost(swarm.nodes) * (1 + ALIKE) < votes.cost(swarm.nodes) else votes
@@ -132,7 +136,7 @@ def _choices(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes:
     yield _votes(facts, swarm)
     if not suits_muon(facts, LocalMuonSpec()):
         return
-    yield _merged_muon(facts, swarm)
+    yield _merged_muon(facts, swarm, amount)
     steps = local_steps(facts, swarm, memory_bytes)
     rounds = amount.rounds or amount.tokens / (LOCAL_STEPS * steps.tokens * swarm.nodes)
     if steps.more_passes <= MORE_PASSES_MAX and rounds >= LOCAL_ROUNDS_MIN and steps.seconds <= ROUND_S_MAX:
@@ -164,9 +168,9 @@ def _votes(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
     return RoundChoice(DemoRuleSpec(), demo, max(wanted_s, needed_s), tokens / facts.context)
 
 
-def _merged_muon(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
+def _merged_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> RoundChoice:
     """A round of the known batch that is long enough for its transfers, and for the step on every replica; with finer
-    levels, if they do not lengthen it."""
+    levels, if they do not lengthen it. Rounds grow where nodes would wait."""
     rule = MergedMuonSpec()
     demo, fine = map(DemoSpec.model_validate, (rule.DEMO_DEFAULTS, rule.FINE))
     tokens = known_batch(facts.trained) / swarm.nodes
@@ -176,10 +180,25 @@ def _merged_muon(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
     step_of_coordinator_s = rule.step_flops(facts.parameters) / COORDINATOR_FLOAT64_FLOPS
     wanted_s, samples = _wanted_s(computing_s), tokens / facts.context
     round_s = max(wanted_s, step_of_coordinator_s / STEP_PART)
-    if swarm.nodes <= nodes_max(fine) and _needed_s(computing_s, transfer_s(facts, fine, swarm) + own_s) <= round_s:
-        return RoundChoice(rule, fine, round_s, samples, round_s / wanted_s)
-    round_s = max(round_s, _needed_s(computing_s, transfer_s(facts, demo, swarm) + own_s))
-    return RoundChoice(rule, demo, round_s, samples, round_s / wanted_s)
+    waiting_s = transfer_s(facts, fine, swarm) + own_s
+    if swarm.nodes > nodes_max(fine) or _needed_s(computing_s, waiting_s) > round_s:
+        fine, waiting_s = demo, transfer_s(facts, demo, swarm) + own_s
+        round_s = max(round_s, _needed_s(computing_s, waiting_s))
+    growth = 1
+    if not amount.rounds:
+        least_tokens = max(1.0, samples) * facts.context
+        growth = _growth(
+            amount.tokens / (least_tokens * swarm.nodes),
+            fits=min((round_s - waiting_s) * swarm.tokens_s, max(GROWTHS) * tokens) / least_tokens,
+        )
+    return RoundChoice(rule, fine, round_s, samples, round_s / wanted_s, growth)
+
+
+def _growth(rounds: float, fits: float) -> int:
+    """How many times as large rounds become. rounds: if none grew. fits: the most that a node has time for, and that is
+    known not to be too much for a step."""
+    enough = [times for times in GROWTHS if rounds / mean_growth(times) >= GROWING_ROUNDS_MIN]
+    return max((times for times in enough if times <= fits * (1 + 1e-9)), default=1)
 
 
 def _needed_s(computing_s: float, waiting_s: float) -> float:

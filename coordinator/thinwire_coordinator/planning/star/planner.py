@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from thinwire_common.units import human_bytes, human_count, human_seconds
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import Advice, Plan, Step, common_advice
 from thinwire_coordinator.planning.run_text import Key, Words, schedule_keys
@@ -23,11 +24,13 @@ from thinwire_coordinator.planning.star import traffic
 from thinwire_coordinator.planning.star.choice import (
     NARROW_PADDING_MIN,
     Amount,
+    RoundChoice,
     budgets,
     choice_for,
     nodes_max,
     step_s,
 )
+from thinwire_coordinator.planning.star.growth import GROWTHS, mean_growth, orders_for
 from thinwire_planner.methods.star import DEMO, LOCAL_MUON, LOCAL_STEPS, MERGED_MUON
 from thinwire_proto.contract import DemoSpec, LocalMuonSpec, MergedMuonSpec, RoundSpec, RunSpec
 from thinwire_proto.errors import ConfigError
@@ -49,9 +52,9 @@ K_FACTOR_MAX = 2
 """k of an adapter over what fits its rank: beyond it, there is a warning."""
 
 
-def choose(wanted: Wanted) -> RunSpec:
+def choose(wanted: Wanted) -> tuple[RunSpec, Sequence[Order]]:
     """The run for this model and these data. Raises ConfigError for more steps than a run can have, and for a rule that
-    does not suit the model.
+    does not suit the model, or rounds that grow.
 
     The pace is the clock, because nodes of strangers differ in speed: a slow node then contributes less, and delays
     nobody.
@@ -59,6 +62,7 @@ def choose(wanted: Wanted) -> RunSpec:
     facts, swarm = wanted.facts, wanted.swarm
     amount = Amount(tokens_for(wanted), wanted.steps)
     chosen = choice_for(facts, swarm, amount, wanted.memory_bytes, wanted.rule)
+    times = _growth(wanted, chosen)
     length_s = rounded_s(min(max(chosen.round_s, facts.context / swarm.tokens_s), LENGTH_S_MAX))
     fitting = length_s * swarm.tokens_s / facts.context
     most = nodes_max(chosen.demo, swarm.nodes)
@@ -77,7 +81,23 @@ def choose(wanted: Wanted) -> RunSpec:
             **chosen.rule.ROUND_DEFAULTS,
         ),
     )
-    return run.model_copy(update={"schedule": schedule_for(wanted, run.rule, step_of(run, facts, swarm).tokens)})
+    step = step_of(run, facts, swarm)
+    run = run.model_copy(update={"schedule": schedule_for(wanted, run.rule, step.tokens * mean_growth(times))})
+    waiting_s = step.exchange_s + step_s(run.rule, facts, swarm)
+    lengths_ms = {
+        larger: round(1000 * max(length_s, rounded_s(min(larger * step.computing_s + waiting_s, LENGTH_S_MAX))))
+        for larger, _ in GROWTHS[times]
+    }
+    return run, tuple(orders_for(run, times, lengths_ms))
+
+
+def _growth(wanted: Wanted, chosen: RoundChoice) -> int:
+    """How many times as large rounds become."""
+    if wanted.growth is None:
+        return chosen.growth
+    if wanted.growth > 1 and chosen.rule.kind != MERGED_MUON:
+        raise ConfigError(f"rounds that grow are known with {MERGED_MUON} alone; give --rule {MERGED_MUON} too")
+    return wanted.growth
 
 
 def step_of(run: RunSpec, facts: ModelFacts, swarm: SwarmFacts, micro_batch: int = 8) -> Step:
@@ -122,6 +142,8 @@ def _round(
 
 def words_of(plan: Plan) -> Words:
     waiting = [("computing", f"{_computing(plan)}; then a node waits")] if _waits(plan) else []
+    if waiting and len(plan.stages) > 1:
+        waiting.append(("at the end", _computing(plan.at_last)))
     return Words("round", waiting, [], f"{plan.step.uplink_bits_s / 1e6:,.3g} Mbit/s on average")
 
 
@@ -230,13 +252,13 @@ def _speed(plan: Plan) -> Iterator[Advice]:
 def _waiting(plan: Plan) -> Iterator[Advice]:
     """Nodes use up their samples early in a round. `choose` leaves it so: tokens of a larger batch than the known one
     teach less, and machines that are busy for a moment miss a round that is shorter than ROUND_S_MIN."""
+    plan = plan.at_last
     if not _waits(plan):
         return
     rounds, step, trained = plan.run.round, plan.step, plan.model.trained
     longer = _own_s(plan) / step.computing_s
     samples = min(math.ceil(longer * rounds.samples), SAMPLES_MAX)
     tokens = step.tokens * samples / rounds.samples
-    growing = ", and so do rounds that grow (docs/local-rules.md)" if plan.run.rule.kind == MERGED_MUON else ""
     shorter = ""
     if rounds.pace == "clock" and step.exchange_s < TRANSFER_PART_MAX * COMPUTING_PART_MIN * rounds.length_s:
         shorter = "; for machines that do nothing else, a shorter length_ms does too"
@@ -245,7 +267,7 @@ def _waiting(plan: Plan) -> Iterator[Advice]:
         f"a node computes for {_computing(plan)}, and then waits, because it has used up its samples. samples = "
         f"{samples:,} uses the whole round, and a step is then {human_count(tokens)} tokens of all nodes. "
         f"{human_count(known_batch(trained))} suit {human_count(trained)} parameters, and in a larger step each token "
-        f"teaches less. A larger model uses the time without that{growing}{shorter}{_local_steps(plan)}",
+        f"teaches less. A larger model uses the time without that{shorter}{_local_steps(plan)}",
     )
 
 
@@ -258,7 +280,8 @@ def _local_steps(plan: Plan) -> str:
         for kind in (MERGED_MUON, LOCAL_MUON)
     )
     nodes, local_s = plan.swarm.nodes, local.round_s / LOCAL_STEPS
-    share = local.tokens(nodes) * local_s / (merged.tokens(nodes) * plan.step.seconds)
+    merged_s = plan.seconds * plan.stages[0].step.tokens / plan.tokens
+    share = local.tokens(nodes) * local_s / (merged.tokens(nodes) * merged_s)
     if share >= 1:
         return ""
     return f". --rule {LOCAL_MUON} uses it for more steps: to a loss in about {share:.0%} of the time (docs/peers.md)"

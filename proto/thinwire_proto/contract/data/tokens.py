@@ -11,6 +11,8 @@ from thinwire_proto.contract.data.prepared import PreparedSpec, Shard, SourceNam
 from thinwire_proto.contract.models import ModelSpec
 from thinwire_proto.contract.sections import AMENDABLE
 
+WEIGHTS, HELD_OUT = "data.weights", "data.held_out"
+"""The keys that may change within a run, dotted."""
 ADDED_SETS_MAX = 8
 """Held-out sets that are added to a run."""
 ADDED_SET_BYTES_MAX = 4 << 20
