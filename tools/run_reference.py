@@ -25,8 +25,9 @@ from tools.generated import write_or_check
 
 OPENING = """# The run file
 
-A run file is a [TOML](https://toml.io) file with up to seven sections. Every key has a default, so an empty file is a
-run too: the byte model on the Python standard library. [organizer.md](organizer.md) is the guide to running one.
+A run file is a [TOML](https://toml.io) file with up to seven sections, and [amendments](#amend) of them. Every key has a
+default, so an empty file is a run too: the byte model on the Python standard library. [organizer.md](organizer.md) is the
+guide to running one.
 
 Everything in a run file is what the coordinator and all nodes must agree on. When the run is created, it becomes the
 *contract*, whose hash names the run. Keys that are marked ✎ may change while the run goes on, by
@@ -36,6 +37,26 @@ folders, is an [option of its command](operating.md#options-and-variables).
 Sections with `kind` have several kinds, and a key belongs to some of them. An unknown key is an error.
 
 `python -m tools.run_reference` generates this page from the code.
+"""
+AMENDMENTS = """## [[amend]]
+
+What the run begins with need not hold to its end. A table `[[amend]]` is an [amendment](changing.md#amendments) that is
+ordered as the run is created. A file may have up to 256 of them. They are no part of the contract, and
+`thinwire-coordinator amend` lists and withdraws them.
+
+```toml
+[[amend]]
+at = 5000
+round.samples = 8
+schedule.learning_rate = 0.0014
+because = "late steps have use for larger rounds"
+```
+
+| key | values | meaning |
+|---|---|---|
+| `at` | integer, at least 1 | the first step that it holds for |
+| `because` | text, at most 500 long | why, for the ledger, the page and the model card |
+| any key with ✎ but `data.held_out`, with its section | as in that section | the new value |
 """
 SECTIONS = ("model", "data", "schedule", "round", "demo", "rule", "exchange")
 POWERS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -50,6 +71,7 @@ def page() -> str:
     for name in SECTIONS:
         found = unions.get(name)
         parts.append(_union(found) if found is not None else _section(name))
+    parts.append(AMENDMENTS)
     return "\n".join(parts)
 
 

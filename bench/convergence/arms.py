@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from bench.convergence.growth import Growth
+from thinwire_coordinator.planning.star.growth import GROWTHS, Growth
 from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalMuonSpec, MergedMuonSpec, RuleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 
@@ -69,7 +69,7 @@ LOCAL_MUON = "muon-4"
 """Local steps with at least 150 times fewer bytes than a ring of sixteen nodes or more."""
 MERGED_MUON, MERGED_FINE = "merged-muon", "merged-muon-fine"
 MERGED_GROWING, FINE_GROWING = "merged-muon-growing", "merged-muon-fine-growing"
-GROWTH: Growth = ((1, 1 / 16), (2, 1 / 16), (4, 1 / 8), (8, 3 / 4))
+GROWTH = GROWTHS[8]
 PULL = 0.5
 """Between 0.4 and 0.6, which were best in runs of 1M tokens (docs/log/decentralized.md)."""
 _MOMENTUM = MuonSpec().momentum

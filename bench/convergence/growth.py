@@ -1,20 +1,14 @@
-"""Rounds that grow: later ones have more samples and a higher rate, as `thinwire-coordinator amend` makes them.
-
-The gradient of a larger round has less noise, so a step may be longer by the square root. Early steps gain little by
-larger rounds, and late ones much.
-"""
+"""Rounds that grow as those of a run that `thinwire-coordinator init` plans: later ones have more samples and a higher
+rate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from thinwire_coordinator.planning.star.growth import Growth
 from thinwire_proto.contract import ScheduleSpec
 from thinwire_proto.exact.schedule import share_reached
-
-Growth = tuple[tuple[int, float], ...]
-"""(times the samples of the first rounds, share of all tokens), in turn. Each share must be a whole number
-of its rounds."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +27,8 @@ class Stage:
 
 
 def stages_of(growth: Growth, steps: int) -> list[Stage]:
-    """The stages of a run with as many tokens as so many steps of the first size."""
+    """The stages of a run with as many tokens as so many steps of the first size. Each share must be a whole number of
+    its rounds."""
     stages, step, number = [], 0, 0
     for times, share in growth or ((1, 1.0),):
         rounds = round(share * steps) // times

@@ -120,7 +120,7 @@ class ThinwireRun:
         run_file = place.folder / "run.toml"
         command = [str(BIN / "thinwire-coordinator"), "init", "--model", "byte-1m", "--nodes"]
         command += [str(len(place.hosts.nodes)), "--up", "10", "--down", "10", "--tokens-per-second"]
-        command += [str(NODE_TOKENS_S), "--out", str(run_file), *self._system.init]
+        command += [str(NODE_TOKENS_S), "--growth", "1", "--out", str(run_file), *self._system.init]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode:
             raise SwarmError(f"init: {made.stderr.strip()}")
