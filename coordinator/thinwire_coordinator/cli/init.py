@@ -25,6 +25,7 @@ from thinwire_coordinator.planning.completion import (
 )
 from thinwire_coordinator.planning.exchanges import plan_of, planner
 from thinwire_coordinator.planning.facts import (
+    COORDINATOR_CORES,
     DOWN_MBIT,
     FLOPS_A_PARAMETER,
     MACHINES,
@@ -105,7 +106,13 @@ def swarm_of(arguments: argparse.Namespace, facts: ModelFacts) -> tuple[SwarmFac
     tokens_s = given if given is not None else machine.flops_s / facts.flops_a_token
     up, down = line_of(arguments)
     swarm = SwarmFacts(
-        arguments.nodes, 1e6 * up, 1e6 * down, tokens_s, arguments.rtt / 1e3, 0 if given is not None else machine.cards
+        arguments.nodes,
+        1e6 * up,
+        1e6 * down,
+        tokens_s,
+        arguments.rtt / 1e3,
+        0 if given is not None else machine.cards,
+        arguments.coordinator_cores,
     )
     return swarm, machine.memory_bytes if given is None else UNKNOWN_MEMORY_BYTES
 
@@ -171,7 +178,9 @@ def _swarm(arguments: argparse.Namespace) -> list[str]:
     rtt = [] if arguments.rtt == 1000 * RTT_SECONDS else ["--rtt", f"{arguments.rtt:.15g}"]
     up, down = line_of(arguments)
     links = ["--up", f"{up:.15g}", "--down", f"{down:.15g}", *rtt]
-    return ["--nodes", str(arguments.nodes), *links, *machine]
+    given = arguments.coordinator_cores
+    cores = [] if given == COORDINATOR_CORES else ["--coordinator-cores", str(given)]
+    return ["--nodes", str(arguments.nodes), *links, *machine, *cores]
 
 
 def machine_of(named: str) -> Machine:

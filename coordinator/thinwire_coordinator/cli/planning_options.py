@@ -10,6 +10,7 @@ from thinwire_common.options import add_options, read_options
 from thinwire_common.text_argument import Text
 from thinwire_coordinator.cli.options import RunStateOptions
 from thinwire_coordinator.planning.facts import (
+    COORDINATOR_CORES,
     DEFAULT_MACHINE,
     DOWN_MBIT,
     MACHINES,
@@ -122,6 +123,8 @@ def _add_swarm(command: argparse.ArgumentParser) -> None:
         "cards of one node, such as 8xh100-80G, where 80G is the memory of each; or a file that "
         f"`thinwire-node doctor --json` printed, which also gives --up and --down; default {DEFAULT_MACHINE}",
     )
+    text = f"cores of the coordinator's machine, for the step of merged_muon; default {COORDINATOR_CORES}"
+    command.add_argument("--coordinator-cores", type=count, default=COORDINATOR_CORES, metavar="N", help=text)
     speed.add_argument("--tokens-per-second", type=within_reason, metavar="N", help="a node's measured speed")
 
 

@@ -19,7 +19,8 @@ UP_MBIT, DOWN_MBIT = 10.0, 50.0
 """An ordinary home link in many countries."""
 RTT_SECONDS = 0.05
 """A round trip between two homes of a continent, if nothing else is known."""
-
+COORDINATOR_CORES = 2
+"""As of a small rented server."""
 
 FLOPS_A_PARAMETER = 6.0
 """The operations of both passes, for each token and trained parameter (arXiv 2001.08361, section 2.1)."""
@@ -108,7 +109,7 @@ class DataFacts:
 class SwarmFacts:
     """The nodes of a run and their links. tokens_s: what one node trains per second. rtt_s: the round trip between two
     nodes, and between a node and the coordinator; only a run of gossip is planned by it. cards: of a node, if it was
-    said."""
+    said. coordinator_cores: of the coordinator's machine."""
 
     nodes: int
     up_bits_s: float
@@ -116,6 +117,7 @@ class SwarmFacts:
     tokens_s: float
     rtt_s: float = RTT_SECONDS
     cards: int = 0
+    coordinator_cores: int = COORDINATOR_CORES
 
 
 SHARE_OF_PEAK = 0.3

@@ -18,7 +18,7 @@ from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.problems import check_file, read_run
 from thinwire_coordinator.planning.settings import Wanted
 from thinwire_coordinator.planning.star.choice import (
-    COORDINATOR_FLOAT64_FLOPS,
+    CORE_FLOAT64_FLOPS,
     LOCAL_ROUNDS_MIN,
     ROUND_S_MIN,
     STEP_PART,
@@ -87,8 +87,15 @@ def test_nodes_that_wait_with_merged_gradients_are_told_of_local_steps() -> None
 
 def test_a_round_is_long_enough_for_the_step_of_every_replica() -> None:
     run = chosen(BYTE_10M, swarm(4), rule="merged_muon")
-    step_s = MergedMuonSpec().step_flops(BYTE_10M.parameters) / COORDINATOR_FLOAT64_FLOPS
+    step_s = MergedMuonSpec().step_flops(BYTE_10M.parameters) / (2 * CORE_FLOAT64_FLOPS)
     assert run.round.length_s >= step_s / STEP_PART > 9
+    cards = swarm(4, up=1e9, down=1e9, tokens_s=1e6)
+    few, many = (chosen(BYTE_10M, replace(cards, coordinator_cores=n), rule="merged_muon") for n in (2, 8))
+    assert many.round.length_s < few.round.length_s / 3
+    plan = plan_of(run, BYTE_10M, DATA, swarm(4), 8e9)
+    assert all(advice.key != "round.length_ms" for advice in advise(plan))
+    (said,) = advise(replace(plan, swarm=replace(plan.swarm, coordinator_cores=1)))
+    assert (said.key, "takes 9.2 seconds on 1 core" in said.text) == ("round.length_ms", True)
     assert run.schedule.learning_rate == 0.01  # with a model of any size
     assert chosen(BYTE_10M, swarm(4), rule="demo").round.length_s < 5
 

@@ -47,8 +47,8 @@ IDLE_PART = 0.25
 meanwhile."""
 STEP_PART = 0.5
 """The part of a round that this step may take on the coordinator."""
-COORDINATOR_FLOAT64_FLOPS = 26e9
-"""Operations a second: half of what two cores train with (`facts.MACHINES`)."""
+CORE_FLOAT64_FLOPS = 13e9
+"""Operations a second: half of what a core trains with (`facts.MACHINES`)."""
 CARD_FLOPS, CARD_FLOAT64_PART, CPU_FLOAT64_PART = 2e12, 1 / 40, 1 / 2
 """A node that trains with more operations a second is taken for a card. Cards for games compute 1/40 as fast in
 float64 as they train."""
@@ -177,9 +177,8 @@ def _merged_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> RoundC
     own_s = step_s(rule, facts, swarm)
 
     computing_s = tokens / swarm.tokens_s
-    step_of_coordinator_s = rule.step_flops(facts.parameters) / COORDINATOR_FLOAT64_FLOPS
     wanted_s, samples = _wanted_s(computing_s), tokens / facts.context
-    round_s = max(wanted_s, step_of_coordinator_s / STEP_PART)
+    round_s = max(wanted_s, coordinator_step_s(rule, facts, swarm) / STEP_PART)
     waiting_s = transfer_s(facts, fine, swarm) + own_s
     if swarm.nodes > nodes_max(fine) or _needed_s(computing_s, waiting_s) > round_s:
         fine, waiting_s = demo, transfer_s(facts, demo, swarm) + own_s
@@ -211,6 +210,11 @@ def nodes_max(demo: DemoSpec, nodes: int = 0) -> int:
     """The most nodes of a run: the default, or all that there are, or fewer where votes have many levels."""
     rounds = RoundSpec()
     return min(max(rounds.nodes_max, nodes), most_nodes(demo, rounds.weight_max))
+
+
+def coordinator_step_s(rule: RuleSpec, facts: ModelFacts, swarm: SwarmFacts) -> float:
+    """Seconds that the coordinator's replica takes for a step, beside applying an update."""
+    return rule.step_flops(facts.parameters) / (swarm.coordinator_cores * CORE_FLOAT64_FLOPS)
 
 
 def step_s(rule: RuleSpec, facts: ModelFacts, swarm: SwarmFacts) -> float:

@@ -27,6 +27,7 @@ from thinwire_coordinator.planning.star.choice import (
     RoundChoice,
     budgets,
     choice_for,
+    coordinator_step_s,
     nodes_max,
     step_s,
 )
@@ -240,6 +241,14 @@ def _speed(plan: Plan) -> Iterator[Advice]:
             "round.length_ms",
             f"a node of {swarm.tokens_s:,.0f} tokens/s needs {human_seconds(sample_s)} for one sample of "
             f"{plan.model.context} tokens, and a round lasts {length}: it could not contribute",
+        )
+    own_s = coordinator_step_s(plan.run.rule, plan.model, swarm)
+    if own_s > rounds.length_s:
+        cores = f"{swarm.coordinator_cores} core{'' if swarm.coordinator_cores == 1 else 's'}"
+        yield Advice(
+            "round.length_ms",
+            f"the coordinator's own step takes {human_seconds(own_s)} on {cores}, and a round lasts {length}: rounds "
+            "would wait for it; give a longer round, or a coordinator with more cores (--coordinator-cores)",
         )
     if rounds.pace == "barrier" and swarm.nodes > BARRIER_NODES_MAX:
         yield Advice(
