@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from thinwire_coordinator.planning.star.growth import Growth
+from thinwire_coordinator.planning.star.growth import GROWTHS, Growth
 from thinwire_proto.contract import ScheduleSpec
 from thinwire_proto.exact.schedule import share_reached
 
@@ -30,7 +30,7 @@ def stages_of(growth: Growth, steps: int) -> list[Stage]:
     """The stages of a run with as many tokens as so many steps of the first size. Each share must be a whole number of
     its rounds."""
     stages, step, number = [], 0, 0
-    for times, share in growth or ((1, 1.0),):
+    for times, share in growth or GROWTHS[1]:
         rounds = round(share * steps) // times
         stages.append(Stage(number, number + rounds, step, times))
         step, number = step + rounds * times, number + rounds

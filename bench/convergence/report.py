@@ -30,6 +30,7 @@ from bench.convergence.plan import (
 )
 from bench.convergence.run import PRESETS, Result
 from bench.markdown import table
+from thinwire_coordinator.planning.star.growth import GROWTHS
 from thinwire_proto.all_reduce import ring_bytes
 from thinwire_proto.models import build_decoder
 
@@ -75,9 +76,10 @@ class ArmSummary:
     @property
     def traffic(self) -> tuple[float, float]:
         """Bytes that one node sends and receives, a parameter and token of all nodes. A ring for a dense arm."""
-        run = self.results[0].run
-        if ARMS[self.arm].is_dense:
-            each = ring_bytes(self.nodes) / 2 / (run.size.samples * run.size.spec.context)
+        run, arm = self.results[0].run, ARMS[self.arm]
+        if arm.is_dense:
+            rounds = sum(share / times for times, share in arm.growth or GROWTHS[1])
+            each = rounds * ring_bytes(self.nodes) / 2 / (run.size.samples * run.size.spec.context)
             return each, each
         whole = self.results[0].parameters * run.tokens
         return mean(one.up for one in self.results) / whole, mean(one.down for one in self.results) / whole
