@@ -77,7 +77,8 @@ def create_state(
     if made.file:
         replace_synced(folder / DATA_FILE, made.file)
     blobs = keep_blobs(folder / "blobs", {**model_blobs, **made.blobs}, go_on)
-    _check_planned(contract, kind.open(made.file, contract, blobs), planned)
+    if planned:
+        _check_planned(contract, kind.open(made.file, contract, blobs), planned)
     go_on()
     tensors = task.initial_state(seed, blobs) if seed is not None else loaded or {}
     first = Replica(contract, tensors, 0, b"")
