@@ -174,6 +174,7 @@ def round_of(contract: Contract, folder: Path, counted: bool, memory: RunsOut) -
         with memory:
             await work.apply(SealedUpdate(row, update, 1, 0))
         await work.finish_jobs()
+        await work._saver.finish()
         assert work.replica is not None
         ahead = {name: tensor.clone() for name, tensor in trainer._compute.parameters.items()}
         return Round(contribution.payload, work.replica.fingerprint(9), learned(trainer), ahead)

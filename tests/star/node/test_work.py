@@ -290,6 +290,7 @@ async def test_a_node_looks_ahead_by_each_contribution_that_its_replica_lacks(tm
     assert stands_on(second[1])
     await update(*second)
     assert stands_on()
+    await node.work._saver.finish()
     node.work.close()
 
 
