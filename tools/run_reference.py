@@ -25,9 +25,9 @@ from tools.generated import write_or_check
 
 OPENING = """# The run file
 
-A run file is a [TOML](https://toml.io) file with up to seven sections, and [amendments](#amend) of them. Every key has a
-default, so an empty file is a run too: the byte model on the Python standard library. [organizer.md](organizer.md) is the
-guide to running one.
+A run file is a [TOML](https://toml.io) file with up to seven sections, and [amendments](#amend) of them. Every key
+has a default, so an empty file is a run too: the byte model on the Python standard library.
+[organizer.md](organizer.md) is the guide to running one.
 
 Everything in a run file is what the coordinator and all nodes must agree on. When the run is created, it becomes the
 *contract*, whose hash names the run. Keys that are marked ✎ may change while the run goes on, by

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from thinwire_coordinator.planning.star.growth import GROWTHS, Growth
+from thinwire_coordinator.planning.star.growth import GROWTHS, Growth, changes_of, growing
 from thinwire_proto.contract import ScheduleSpec
 from thinwire_proto.exact.schedule import share_reached
 
@@ -37,12 +37,9 @@ def stages_of(growth: Growth, steps: int) -> list[Stage]:
     return stages
 
 
-def schedules_of(schedule: ScheduleSpec, stages: Sequence[Stage]) -> list[ScheduleSpec]:
-    """The schedule of each stage: an amendment of rate and steps at its beginning, so that the rate goes on from where
-    it stands, times the square root of the growth."""
-    found = [schedule]
-    for stage in stages[1:]:
-        before, rate = found[-1], schedule.learning_rate * stage.times**0.5
-        changes = {"learning_rate": rate, "steps": schedule.steps}
-        found.append(before.bent(changes, stage.begins, share_reached(before, stage.begins)))
+def schedules_of(schedule: ScheduleSpec, growth: Growth, stages: Sequence[Stage]) -> list[ScheduleSpec]:
+    """The schedule of each stage, by the amendment at its beginning. schedule: as it would be if no rounds grew."""
+    found = [growing(schedule, growth)]
+    for stage, changes in zip(stages[1:], changes_of(schedule, growth), strict=True):
+        found.append(found[-1].bent(changes, stage.begins, share_reached(found[-1], stage.begins)))
     return found

@@ -131,7 +131,7 @@ def train(run: Run, state: Path | None = None) -> Result:
     text, arm = stdlib(), replace(ARMS[run.arm], outer=run.outer)
     stages = stages_of(arm.growth, run.tokens // run.round_tokens)
     rounds = stages[-1].ends
-    schedules = schedules_of(schedule_of(run.rate, rounds * arm.local_steps), stages)
+    schedules = schedules_of(schedule_of(run.rate, rounds * arm.local_steps), arm.growth, stages)
     settings = {**arm.settings, "outer": run.outer, "corpus": text.hash, "torch": torch.__version__}
     now = saved(state, settings, device) if state else None
     if now is None:

@@ -156,9 +156,21 @@ def test_it_says_that_what_waits_in_the_parent_does_not_come_along(
 ) -> None:
     for number, waits in enumerate((False, True)):
         branch(run, 2, tmp_path / str(number), {}, apart=True)
-        assert (f"amendments that wait in {run} do not come along" in capsys.readouterr().out) == waits
+        said = f"it does not have what {run} was amended by later, or will be: schedule.steps = 5000: more"
+        assert (said in capsys.readouterr().out) == waits
         with closing(AccessStore(run)) as store:
-            store.amendments.add(Order("id", {"schedule.steps": 5000}, at=1000), ())
+            store.amendments.add(Order("id", {"schedule.steps": 5000}, "more", at=1000), ())
+
+
+def test_it_does_not_have_the_orders_of_a_run_whose_creation_failed(run: Path, tmp_path: Path) -> None:
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    open_identity(aside)
+    with closing(AccessStore(aside)) as store:
+        store.amendments.plan([Order("id", {"schedule.steps": 5000}, at=1000)])
+    branch(run, 2, aside, {}, apart=True)
+    with closing(AccessStore(aside)) as store:
+        assert (store.amendments.all(), store.amendments.planned()) == ([], [])
 
 
 def test_a_branch_that_broke_off_can_be_made_again(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

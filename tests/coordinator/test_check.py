@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.token_folder import write_tokens
 from thinwire_coordinator.cli.check import check
 from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.planning.completion import facts_of
@@ -114,7 +115,12 @@ def test_all_errors_are_explained_at_once_with_their_lines(tmp_path: Path) -> No
         (FIRST + "[[amend]]\nat = 9\nround.samples = 0\n", "5: amend: samples: input should be greater than"),
         (FIRST + "[[amend]]\nat = 9\nround.samples = 1979-05-27\n", "5: amend: values must be finite numbers, texts"),
         (FIRST + "[[amend]]\nat = 9\nschedule.floor = inf\n", "5: amend: values must be finite numbers, texts"),
-        (FIRST + "[[amend]]\nat = 9\n", "5: amend: this is not an amendment: it is beyond its bounds"),
+        (FIRST + "[[amend]]\nat = 9\n", "5: amend: gives no key a new value, such as round.samples = 8"),
+        (FIRST + "[[amend]]\nat = 9\nround = {}\nbecause = 'so'\n", "5: amend: gives no key a new value"),
+        (
+            FIRST + "[exchange]\nkind = 'gossip'\n[rule]\nkind = 'adamw'\n",
+            "1: amend: a run whose exchange is 'gossip' cannot have amendments from its beginning on",
+        ),
         (FIRST + "[[amend]]\nat = 200\nround.samples = 8\n", "5: amend: the run ends at step 200, so nothing is left"),
         (FIRST + "[[amend]]\nat = 60\nschedule.steps = 55\n", "5: amend: schedule.steps must be above 60"),
         (
@@ -158,6 +164,35 @@ def test_a_sensible_run_is_told_only_of_the_rule_that_its_links_have_room_for() 
     (told,) = advise(a_plan())
     assert told.key == "rule.kind"
     assert "sends 345.6 kB a round in place of 21.0 kB" in told.text
+
+
+def test_each_stage_of_a_run_is_planned_and_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What an amendment brings is a warning, and memory, disk and traffic are those of the stage with the most."""
+    file, sections = tmp_path / "run.toml", ("[rule]", "[demo]", "[round]")
+    later = ("kind = 'local_muon'\nmicro_batch = 64", "", "length_ms = 50\nsamples = 1000\npace = 'clock'")
+    first = ("kind = 'local_muon'", "", "length_ms = 10000\npace = 'clock'")
+    change = "[[amend]]\nat = 1\nrule.micro_batch = 64\nround.length_ms = 50\nround.samples = 1000\n"
+    figures, told = [], []
+    for values, more in ((later, ""), (first, change), (first, "")):
+        file.write_text("".join(f"{name}\n{text}\n" for name, text in zip(sections, values, strict=True)) + more)
+        check(arguments(str(file)))
+        out = capsys.readouterr().out
+        rows = ("memory", "an hour", "a month", "uplink")
+        figures.append([re.findall(rf"{row} +(\S+ \S+)", out) for row in rows])
+        told.append(" ".join(line for line in out.splitlines() if "warning: " in line))
+    assert figures[0] == figures[1] != figures[2]
+    assert "is shorter than its upload" in told[0]
+    assert "amend: round.length_ms: a round of 50.0 ms is shorter than its upload" in told[1]
+    assert "upload" not in told[2]
+
+
+def test_an_amendment_that_the_data_forbid_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tokens(tmp_path / "data", {"wiki": [4000]}, {"wiki": [1000]})
+    text = "[model]\nvocabulary = 512\n[data]\nkind = 'tokens'\nfolder = 'data'\n[[amend]]\nat = 5\n"
+    (tmp_path / "run.toml").write_text(text + "data.weights = { wik = 1.0 }\n")
+    with pytest.raises(SystemExit):
+        check(arguments(str(tmp_path / "run.toml")))
+    assert "run.toml:6: error: amend: at 5: data.weights: there is no source 'wik'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,10 @@ def test_nodes_that_wait_are_told_of_and_how_to_use_the_time(
     assert human_count(step.tokens)[:1] == found[2][:1]
     assert advise(plan_of(fuller, SMALL, DATA, of)) == []
     out = tmp_path / "run.toml"
-    run_init("--tokens-per-second", str(tokens_s), "--nodes", "2", "--out", str(out))
+    options = ("--tokens-per-second", str(tokens_s), "--nodes", "2", "--out", str(out), "--force")
+    run_init(*options)
+    assert "note: amend: at the end, a node computes for" in capsys.readouterr().out
+    run_init(*options, "--growth", "1")
     assert "note: round.samples: a node computes for" in capsys.readouterr().out
     assert re.search(r"#   computing +.*% of a round, .*; then a node waits", out.read_text())
 

@@ -56,14 +56,15 @@ def test_each_sample_is_trained_on_once_also_after_an_interruption(
     assert replace(train(RUN, tmp_path / "run.pt"), seconds=whole.seconds) == whole
 
 
-def test_the_rate_goes_on_from_where_it_stands_times_the_root_of_the_growth() -> None:
+def test_the_rate_stays_at_its_peak_times_the_root_of_the_growth_until_the_last_stage() -> None:
     stages = stages_of(GROWTH, 160)
-    schedules = schedules_of(ScheduleSpec(learning_rate=0.01, warmup_steps=10, steps=stages[-1].ends), stages)
+    schedules = schedules_of(ScheduleSpec(learning_rate=0.01, warmup_steps=10, steps=stages[-1].ends), GROWTH, stages)
     assert [(one.begins, one.ends, one.step) for one in stages] == [(0, 40, 0), (40, 60, 40), (60, 80, 80)]
     for (before, after), stage in zip(pairwise(schedules), stages[1:], strict=True):
         rates = [learning_rate(schedule, stage.begins) for schedule in (before, after)]
-        assert rates[1] == pytest.approx(rates[0] * 2**0.5)
-    assert learning_rate(schedules[-1], 79) == pytest.approx(0.1 * 0.02, rel=0.05)
+        assert rates[1] == pytest.approx(rates[0] * 2**0.5, rel=0.01)
+        assert rates[1] == pytest.approx(0.01 * stage.times**0.5, rel=0.01)
+    assert learning_rate(schedules[-1], 79) == pytest.approx(0.1 * 0.02, rel=0.1)
 
 
 def test_without_growth_all_rounds_are_one_stage() -> None:

@@ -210,7 +210,8 @@ def test_a_swarm_is_compared_with_a_ring_all_reduce_among_as_many_nodes() -> Non
         assert of_ring.times_fewer == 1
     growing = Cell(Size(samples=4), 4, 512 * 1024)
     found = summaries_of(growing, completed([Item(MUON_GROWING, growing)], {arm: rates_at(arm, 0) for arm in ARMS}))
-    assert {one.arm: one.times_fewer for one in found}[MUON_GROWING] == pytest.approx(512 / 112)  # 32 + 16 + 16 + 48 rounds
+    rounds = 32 + 16 + 16 + 48
+    assert {one.arm: one.times_fewer for one in found}[MUON_GROWING] == pytest.approx(512 / rounds)
 
 
 def test_the_pages_have_all_results_and_say_what_is_left() -> None:

@@ -32,6 +32,10 @@ def test_they_hold_across_restarts_and_are_ordered_once(tmp_path: Path) -> None:
         node = swarm.node("alone")
         swarm.reached(5)
         assert "waits for step 30: round.samples = 8, schedule.learning_rate = 0.001: larger" in _listed(swarm)
+        again = swarm.command("amend", "--set", "round.samples=6", "--at", "20", "--dry-run").stdout
+        assert "note: an amendment waits for step 30, and round.samples = 8 holds from there on" in again
+        early = swarm.command("amend", "--set", "schedule.steps=9000", "--dry-run").stdout
+        assert "note: the run will have ended when schedule.floor = 0.2 would hold, from step 10000 on" in early
         coordinator.tell(signal.SIGKILL)
         ended(coordinator)
         coordinator = swarm.coordinator(text)

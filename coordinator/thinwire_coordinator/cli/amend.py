@@ -77,6 +77,7 @@ def amend(folder: Path, arguments: argparse.Namespace) -> None:
             known = "" if changes.keys() <= {REWIND, SAMPLES, *keys} else f"; these keys may change: {', '.join(keys)}"
             raise ConfigError(f"{error}{known}") from None
         _show(arguments, before, after)
+        _tell_of_later(kind.unit, after, [one for one in earlier if (one.at or 0) > begins])
         if arguments.dry_run:
             print("nothing is ordered, because of --dry-run")
             return
@@ -204,6 +205,18 @@ def _show(arguments: argparse.Namespace, before: Contract, after: Contract) -> N
         print(f"for the whole run of {nodes}; --nodes, --up, --down and --machine say otherwise")
     if bends and not rates[1]:
         print("note: the rate is 0 from there on; to train again, give schedule.warmup_steps too")
+
+
+def _tell_of_later(unit: str, contract: Contract, orders: Sequence[Order]) -> None:
+    """Print which amendments that wait will change again what the newest one changes, or come too late."""
+    own = contract.amendments[-1].changes.keys()
+    for order in orders:
+        if (order.at or 0) >= contract.schedule.steps:
+            words = Amendment(0, order.changes, order.because).in_words
+            print(clean_text(f"note: the run will have ended when {words} would hold, from {unit} {order.at} on"))
+        elif again := {key: order.changes[key] for key in sorted(own & order.changes.keys())}:
+            words = Amendment(0, again).in_words
+            print(clean_text(f"note: an amendment waits for {unit} {order.at}, and {words} holds from there on"))
 
 
 def _value(contract: Contract, key: str) -> str:

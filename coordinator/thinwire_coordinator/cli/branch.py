@@ -13,6 +13,8 @@ from thinwire_coordinator.hall.ledger import branching
 from thinwire_coordinator.hall.ledger.identity import open_existing_identity
 from thinwire_coordinator.hall.ledger.state_directory import open_state
 from thinwire_coordinator.kinds import kind_of
+from thinwire_proto.clean_text import clean_text
+from thinwire_proto.contract.amendment import Amendment
 from thinwire_proto.exact.schedule import learning_rate
 
 
@@ -25,16 +27,18 @@ def branch(folder: Path, step: int | None, to: Path, changes: Mapping[str, Any],
         at = kind.trained(state.contract, replica)
         contract = branching.branch(state, replica, at, to, changes, apart=apart)
         goes_on = branching.goes_on_with_samples(state.contract, contract)
+        later = [amendment.in_words for amendment in state.contract.amendments if amendment.step >= max(1, at)]
         begun = {amendment.id for amendment in state.contract.amendments}
     with closing(AccessStore(folder)) as store:
-        waiting = [order for order in store.amendments.waiting() if order.id not in begun]
+        waits = [order for order in store.amendments.waiting() if order.id not in begun]
+    later += [Amendment(0, order.changes, order.because).in_words for order in waits]
     schedule = contract.schedule
     print(f"{to} has a run that begins with {kind.unit} {at} of {folder}; contract {contract.hash.hex()}")
     print(f"its schedule: {schedule.steps:,} steps, beginning at a rate of {learning_rate(schedule, 0):.4g}")
     if not goes_on:
         print("it begins with the first samples of its own order, so samples of the run before may come again")
-    if waiting:
-        print(f"amendments that wait in {folder} do not come along: `thinwire-coordinator amend` lists them")
+    for words in later:
+        print(clean_text(f"it does not have what {folder} was amended by later, or will be: {words}"))
     serve = shlex.join(["thinwire-coordinator", "serve", "--state-dir", str(to)])
     if apart:
         print(f"it has a key and invites of its own; start it with: {serve}")

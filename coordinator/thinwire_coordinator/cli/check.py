@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from itertools import pairwise
 
+from thinwire_coordinator.planning.plan import Plan
+from thinwire_coordinator.planning.planned import AMEND
 from thinwire_coordinator.planning.problems import CheckedFile, Problem, check_file
 from thinwire_proto.errors import ConfigError
 
@@ -42,10 +46,20 @@ def _deeper(arguments: argparse.Namespace, file: CheckedFile) -> list[Problem]:
         plan = plan_of(found.run, found.model, found.data, *swarm_of(arguments, found.model), planned=file.planned)
     except ConfigError as error:
         return [*problems, Problem(file.line("exchange"), "exchange", str(error))]
+    problems += [Problem(file.line(AMEND), AMEND, text) for text in _without_data(plan)]
     print_figures(rows_of(plan, planner.words_of(plan)))
     for advice in planner.advise(plan, file.lines):
         problems.append(Problem(file.line(*advice.key.split(".")), advice.key, advice.text, is_error=False))
     return problems
+
+
+def _without_data(plan: Plan) -> Iterator[str]:
+    """Why the data cannot be used as an amendment says."""
+    from thinwire_coordinator.planning.completion import read_data  # noqa: PLC0415
+
+    for before, after in pairwise(plan.stages):
+        if after.run.data != before.run.data and (why := read_data(after.run)[1]):
+            yield f"at {after.begins}: {why}"
 
 
 def _counted(count: int, what: str) -> str:

@@ -61,8 +61,8 @@ def plan_of(
 ) -> Plan:
     """The plan of a run and its amendments, with the largest micro-batch that fits into a node's memory. Raises
     ConfigError if its exchange cannot join so many nodes, and PlannedError."""
-    micro_batch, step_of = micro_batch_for(run, model, memory_bytes), planner_of(run).step_of
-    runs = runs_of(run, planned)
+    runs, step_of = runs_of(run, planned), planner_of(run).step_of
+    micro_batch = min(micro_batch_for(amended, model, memory_bytes) for _, amended in runs)
     ends = [*(begins for begins, _ in runs[1:]), runs[-1][1].schedule.steps]
     stages = [
         Stage(begins, end - begins, amended, step_of(amended, model, swarm, micro_batch))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from thinwire_common.units import human_bytes, human_count
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
+from thinwire_coordinator.planning.planned import AMEND
 from thinwire_coordinator.planning.settings import rate_for
 from thinwire_proto.contract import RunSpec
 from thinwire_proto.needs import (
@@ -91,6 +92,20 @@ class Plan:
         return replace(self, stages=self.stages[-1:])
 
     @property
+    def each(self) -> list[Plan]:
+        """The plan of the run as it is in each stage."""
+        return [replace(self, stages=[stage]) for stage in self.stages]
+
+    def most(self, of: Callable[[Plan], float]) -> float:
+        """The largest figure of all stages."""
+        return max(map(of, self.each))
+
+    @property
+    def heaviest(self) -> RunSpec:
+        """The run as it is in the stage that needs most memory of a node."""
+        return max((stage.run for stage in self.stages), key=self._memory_of)
+
+    @property
     def steps(self) -> int:
         return sum(stage.steps for stage in self.stages)
 
@@ -114,17 +129,22 @@ class Plan:
 
     @property
     def node_memory_bytes(self) -> float:
-        return node_memory_bytes(self.run, self.model, self.micro_batch)
+        return self._memory_of(self.heaviest)
+
+    def _memory_of(self, run: RunSpec) -> float:
+        return node_memory_bytes(run, self.model, self.micro_batch)
 
     @property
     def node_disk_bytes(self) -> float:
         """Disk space of a node that comes to read all of the data. A bounded cache may keep less."""
         of_data = max(self.data.bytes, self.data.node_bytes_min)
-        return state_disk_bytes(self.run, self.model.size) + self.model.base_bytes + of_data
+        of_state = max(state_disk_bytes(stage.run, self.model.size) for stage in self.stages)
+        return of_state + self.model.base_bytes + of_data
 
     @property
     def coordinator_memory_bytes(self) -> float:
-        own = COORDINATOR_BYTES_A_PARAMETER * self.model.trained + self.step.memory_bytes
+        of_step = max(stage.step.memory_bytes for stage in self.stages)
+        own = COORDINATOR_BYTES_A_PARAMETER * self.model.trained + of_step
         return PROGRAM_BYTES + own + self.model.frozen_bytes
 
     @property
@@ -170,6 +190,16 @@ class Advice:
 
     key: str
     text: str
+
+
+def in_stages(of_stages: Sequence[Sequence[Advice]]) -> Iterator[Advice]:
+    """The warnings about each stage of a run: those about the first, then what others have of their own."""
+    keys = set[str]()
+    for number, of_stage in enumerate(of_stages):
+        yield from (
+            one if number == 0 else Advice(AMEND, f"{one.key}: {one.text}") for one in of_stage if one.key not in keys
+        )
+        keys |= {one.key for one in of_stage}
 
 
 def common_advice(plan: Plan) -> Iterator[Advice]:

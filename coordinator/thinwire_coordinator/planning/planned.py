@@ -8,7 +8,7 @@ from typing import Any
 
 from thinwire_coordinator.hall.access.settings import Order
 from thinwire_proto.contract import RunSpec
-from thinwire_proto.contract.amendment import AMENDMENTS_MAX, REASON_LENGTH_MAX, Amendment
+from thinwire_proto.contract.amendment import AMENDMENTS_MAX, POSITION_MAX, REASON_LENGTH_MAX, Amendment
 from thinwire_proto.contract.data.tokens import HELD_OUT
 from thinwire_proto.contract.sections import canonical_json
 from thinwire_proto.errors import ConfigError, ContractError
@@ -47,6 +47,8 @@ def _order(table: dict[str, Any], number: int) -> Order:
         if section not in RunSpec.model_fields or not isinstance(table[section], dict):
             raise PlannedError("is no section; give keys with theirs, such as round.samples = 8", number, section)
         changes |= {f"{section}.{key}": value for key, value in table[section].items()}
+    if not changes:
+        raise PlannedError("gives no key a new value, such as round.samples = 8", number)
     if HELD_OUT in changes:
         raise PlannedError("a held-out set is added by `thinwire-coordinator amend --held-out`", number, HELD_OUT)
     try:
@@ -59,13 +61,18 @@ def _order(table: dict[str, Any], number: int) -> Order:
 
 def runs_of(run: RunSpec, orders: Iterable[Order]) -> list[tuple[int, RunSpec]]:
     """The run as it is from step 0 on, and from each amendment on. Raises PlannedError for one that it cannot have."""
-    found = [(0, run)]
+    found, orders = [(0, run)], list(orders)
+    if orders and not run.exchange.ORDERS_AHEAD:
+        raise PlannedError(
+            f"a run whose exchange is {run.exchange.kind!r} cannot have amendments from its beginning on; "
+            "`thinwire-coordinator amend` orders them while it runs"
+        )
     for number, order in sorted(enumerate(orders), key=lambda one: one[1].at or 0):
         at, before = order.at or 0, found[-1][1]
         if at >= before.schedule.steps:
             raise PlannedError(f"the run ends at step {before.schedule.steps}, so nothing is left to change", number)
         try:
-            after = amended_run(before, Amendment(at, order.changes, order.because))
+            after = amended_run(before, Amendment(at, order.changes, order.because, order.id, POSITION_MAX))
         except ContractError as error:
             keys = amendable_keys(run)
             known = "" if order.changes.keys() <= set(keys) else f"; these keys may change: {', '.join(keys)}"

@@ -137,7 +137,8 @@ class _Check:
         if any(problem.is_error for problem in self._found):
             run = None
         order = sorted(self._found, key=lambda problem: (problem.line or 0, problem.key))
-        return CheckedFile(run, orders, tuple(order), self._lines)
+        in_turn = tuple(sorted(orders, key=lambda one: one.at or 0))
+        return CheckedFile(run, in_turn, tuple(order), self._lines)
 
     def _add(self, path: KeyPath, text: str, line: int | None = None) -> None:
         self._found.append(Problem(line or line_of(self._lines, path), ".".join(path), text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from thinwire_common.units import human_bytes, human_count, human_seconds
@@ -13,11 +14,6 @@ from thinwire_coordinator.planning.planned import AMEND
 from thinwire_proto.pass_memory import card_words
 
 COMMENT_COLUMN = 32
-OF_AMENDMENT = {
-    "at": "from this step on",
-    "schedule.steps": "given again, so that the rate goes on from where it stands",
-}
-"""Comments of an amendment's keys."""
 HOUR_SECONDS, MONTH_SECONDS = 3_600.0, 30 * 86_400.0
 Key = tuple[str, Any, str]
 """(key, value, comment) of one line."""
@@ -37,8 +33,15 @@ class Words(NamedTuple):
 def rows_of(plan: Plan, words: Words) -> dict[str, list[Row]]:
     """The figures of a plan, by what they are about."""
     facts, run, step = plan.model, plan.run, plan.step
+    sent, received = plan.most(lambda one: one.step.sent_bytes), plan.most(lambda one: one.step.received_bytes)
+    hour = plan.most(lambda one: one.step.sent_bytes / one.step.seconds * HOUR_SECONDS)
+    month = plan.most(lambda one: one.step.both_ways_bytes / one.step.seconds * MONTH_SECONDS)
     first_bytes = plan.snapshot_bytes + facts.base_bytes
-    later = [f"{stage.step.tokens:,.0f} from step {stage.begins:,} on" for stage in plan.stages[1:]]
+    later = [
+        f"{stage.step.tokens:,.0f} from step {stage.begins:,} on"
+        for before, stage in pairwise(plan.stages)
+        if stage.step.tokens != before.step.tokens
+    ]
     frozen = f", on a frozen base of {human_count(facts.frozen)}" if facts.frozen else ""
     passes = f", {plan.passes:.2g} passes over the data" if plan.passes else ""
     return {
@@ -55,13 +58,10 @@ def rows_of(plan: Plan, words: Words) -> dict[str, list[Row]]:
             *(_site_rows(plan) if plan.swarm.cards > 1 else _memory_rows(plan)),
             ("disk", f"{human_bytes(plan.node_disk_bytes)} at most"),
             ("to begin", f"{human_bytes(first_bytes)} down, and the data as they are needed"),
-            (f"a {words.step}", f"{human_bytes(step.sent_bytes)} up, {human_bytes(step.received_bytes)} down"),
+            (f"a {words.step}", f"{human_bytes(sent)} up, {human_bytes(received)} down"),
             *words.of_node,
-            ("an hour", f"{human_bytes(step.sent_bytes / step.seconds * HOUR_SECONDS)} up"),
-            (
-                "a month",
-                f"{human_bytes(step.both_ways_bytes / step.seconds * MONTH_SECONDS)} up and down, day and night",
-            ),
+            ("an hour", f"{human_bytes(hour)} up"),
+            ("a month", f"{human_bytes(month)} up and down, day and night"),
             ("the whole run", f"{human_bytes(plan.both_ways_bytes)} up and down"),
         ],
         "the coordinator": [
@@ -73,7 +73,7 @@ def rows_of(plan: Plan, words: Words) -> dict[str, list[Row]]:
 
 
 def _memory_rows(plan: Plan) -> list[Row]:
-    run, facts, count = plan.run, plan.model, plan.micro_batch
+    run, facts, count = plan.heaviest, plan.model, plan.micro_batch
     by_bits = [f"{human_bytes(size)} with {bits} bits" for bits, size in base_memories(run, facts).items()]
     one_sample = f"{', '.join(by_bits)} of the base, for one sample of {facts.context:,} tokens"
     at_once = f"{human_bytes(plan.node_memory_bytes)} with {count} {'sample' if count == 1 else 'samples'} at once"
@@ -114,23 +114,22 @@ def run_text(
     for section, of_section in keys.items():
         lines += ["", f"[{section}]", *map(_line, of_section), *(_mixture(sources) if section == "data" else ())]
     for order in planned:
-        changes = {"at": order.at, **order.changes, "because": order.because}
-        lines += [
-            "",
-            f"[[{AMEND}]]",
-            *(_line((key, value, OF_AMENDMENT.get(key, ""))) for key, value in changes.items()),
-        ]
+        changes = {**order.changes, "because": order.because}
+        at = _line(("at", order.at, "from this step on"))
+        lines += ["", f"[[{AMEND}]]", at, *(_line((key, value, "")) for key, value in changes.items())]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def schedule_keys(plan: Plan, *, steps: str, rate: str) -> list[Key]:
     """The lines of [schedule]. steps, rate: the beginning of their comments."""
+    falls = plan.run.schedule.shape != "constant"
     schedule, tokens = plan.run.schedule, plan.tokens / max(1, plan.model.trained + plan.model.frozen)
     return [
         ("steps", schedule.steps, f"{steps}{tokens:.3g} tokens for each parameter"),
         ("learning_rate", schedule.learning_rate, f"the peak{rate}"),
-        ("warmup_steps", schedule.warmup_steps, "then the rate falls as a cosine"),
-        ("floor", schedule.floor, "to this part of the peak"),
+        ("warmup_steps", schedule.warmup_steps, "then the rate falls as a cosine" if falls else ""),
+        *([] if falls else [("shape", schedule.shape, "until the last amendment")]),
+        ("floor", schedule.floor, f"{'to' if falls else 'then it falls to'} this part of the peak"),
     ]
 
 

@@ -57,6 +57,7 @@ def branch(
         save_first_state(Replica(contract, replica.tensors, 0, b"", is_checked=True), folder)
         if goes_on_with_samples(parent.contract, contract):
             _go_on_with_samples(parent, folder)
+        _forget_orders(folder)
         if not apart:  # late: without a contract, a folder with the parent's key could become another run
             _take_over(parent.folder, folder)
         replace_synced(folder / "contract.json", contract.written)
@@ -139,7 +140,14 @@ def _take_over(parent: Path, folder: Path) -> None:
     if (parent / ACCESS).exists():
         (folder / ACCESS).unlink(missing_ok=True)
         copy_database(parent / ACCESS, folder / ACCESS)
-        with closing(sqlite3.connect(folder / ACCESS)) as db:  # the branch has the parent's amendments in its contract
+        _forget_orders(folder)  # the branch has the parent's amendments in its contract
+
+
+def _forget_orders(folder: Path) -> None:
+    """Forget the amendments that were ordered for a run that the folder does not have: the parent, or one whose
+    creation failed."""
+    if (folder / ACCESS).exists():
+        with closing(sqlite3.connect(folder / ACCESS)) as db:
             db.execute("DELETE FROM settings WHERE key IN (?, ?, ?)", (AMENDMENTS, REFUSED, PLANNED))
             db.commit()
 

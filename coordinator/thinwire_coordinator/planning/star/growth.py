@@ -1,16 +1,19 @@
 """Rounds that grow: they begin small, and become a few times as large (docs/local-rules.md).
 
 The gradient of a larger round has less noise, so its step may be longer by the square root. Early steps gain little by
-larger rounds, and late ones much. So a run takes fewer rounds for as many tokens.
+larger rounds, and late ones much. So a run takes fewer rounds for as many tokens. The rate stays at its peak until the
+rounds have their last size, and falls from there: most rounds are small ones, so a rate that falls with them would be
+low for most of the tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import Any
 
 from thinwire_coordinator.hall.access.settings import Order
-from thinwire_proto.contract import RunSpec
+from thinwire_proto.contract import RunSpec, ScheduleSpec
 
 Growth = tuple[tuple[int, float], ...]
 """(times the samples of the first rounds, share of all tokens), in turn."""
@@ -34,16 +37,28 @@ def _rounds(times: int) -> list[float]:
     return [share / larger for larger, share in GROWTHS[times]]
 
 
+def growing(schedule: ScheduleSpec, growth: Growth) -> ScheduleSpec:
+    """The schedule of a run until its rounds grow."""
+    return schedule.model_copy(update={"shape": "constant"}) if len(growth) > 1 else schedule
+
+
+def changes_of(schedule: ScheduleSpec, growth: Growth) -> Iterator[dict[str, Any]]:
+    """What each growth changes in the schedule of a run until then. schedule: as it would be if none grew."""
+    for larger, _ in growth[1:]:
+        yield {"learning_rate": float(f"{schedule.learning_rate * larger**0.5:.3g}")} | (
+            {"shape": schedule.shape} if larger == growth[-1][0] else {}
+        )
+
+
 def orders_for(run: RunSpec, times: int, lengths_ms: dict[int, int]) -> Iterator[Order]:
-    """The amendments with which a run's rounds become so many times as large. lengths_ms: of rounds that are so many
-    times as large."""
-    shares = list(accumulate(_rounds(times)))
-    for share, (larger, _) in zip(shares, GROWTHS[times][1:], strict=False):
-        changes = {
-            "round.samples": larger * run.round.samples,
-            "schedule.learning_rate": float(f"{run.schedule.learning_rate * larger**0.5:.3g}"),
-            "schedule.steps": run.schedule.steps,  # given again, so that the rate goes on from where it stands
-        }
+    """The amendments with which the rounds of a run become so many times as large. lengths_ms: of rounds that are so
+    many times as large."""
+    shares, growth = list(accumulate(_rounds(times))), GROWTHS[times]
+    for share, (larger, _), of_schedule in zip(shares, growth[1:], changes_of(run.schedule, growth), strict=False):
+        changes: dict[str, Any] = {"round.samples": larger * run.round.samples}
+        changes |= {f"schedule.{key}": value for key, value in of_schedule.items()}
         if lengths_ms[larger] != run.round.length_ms:
             changes["round.length_ms"] = lengths_ms[larger]
-        yield Order("", changes, BECAUSE, round(run.schedule.steps * share / shares[-1]))
+        at = round(run.schedule.steps * share / shares[-1])
+        if 0 < at < run.schedule.steps:  # a run of few steps has not all sizes
+            yield Order("", changes, BECAUSE, at)

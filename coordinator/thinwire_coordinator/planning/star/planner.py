@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from thinwire_common.units import human_bytes, human_count, human_seconds
 from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
-from thinwire_coordinator.planning.plan import Advice, Plan, Step, common_advice
+from thinwire_coordinator.planning.plan import Advice, Plan, Step, common_advice, in_stages
+from thinwire_coordinator.planning.planned import AMEND
 from thinwire_coordinator.planning.run_text import Key, Words, schedule_keys
 from thinwire_coordinator.planning.settings import (
     SAMPLES_MAX,
@@ -31,7 +32,7 @@ from thinwire_coordinator.planning.star.choice import (
     nodes_max,
     step_s,
 )
-from thinwire_coordinator.planning.star.growth import GROWTHS, mean_growth, orders_for
+from thinwire_coordinator.planning.star.growth import GROWTHS, growing, mean_growth, orders_for
 from thinwire_planner.methods.star import DEMO, LOCAL_MUON, LOCAL_STEPS, MERGED_MUON
 from thinwire_proto.contract import DemoSpec, LocalMuonSpec, MergedMuonSpec, RoundSpec, RunSpec
 from thinwire_proto.errors import ConfigError
@@ -89,7 +90,8 @@ def choose(wanted: Wanted) -> tuple[RunSpec, Sequence[Order]]:
         larger: round(1000 * max(length_s, rounded_s(min(larger * step.computing_s + waiting_s, LENGTH_S_MAX))))
         for larger, _ in GROWTHS[times]
     }
-    return run, tuple(orders_for(run, times, lengths_ms))
+    planned = tuple(orders_for(run, times, lengths_ms))
+    return run.model_copy(update={"schedule": growing(run.schedule, GROWTHS[times])}), planned
 
 
 def _growth(wanted: Wanted, chosen: RoundChoice) -> int:
@@ -145,7 +147,7 @@ def words_of(plan: Plan) -> Words:
     waiting = [("computing", f"{_computing(plan)}; then a node waits")] if _waits(plan) else []
     if waiting and len(plan.stages) > 1:
         waiting.append(("at the end", _computing(plan.at_last)))
-    return Words("round", waiting, [], f"{plan.step.uplink_bits_s / 1e6:,.3g} Mbit/s on average")
+    return Words("round", waiting, [], f"{plan.most(lambda one: one.step.uplink_bits_s) / 1e6:,.3g} Mbit/s on average")
 
 
 def keys_of(plan: Plan) -> dict[str, list[Key]]:
@@ -199,7 +201,8 @@ def _level_keys(plan: Plan) -> list[Key]:
 
 def advise(plan: Plan, given: Iterable[tuple[str, ...]] = ()) -> list[Advice]:
     """All warnings about a run with rounds."""
-    return [*common_advice(plan), *_link(plan), *_speed(plan), *_waiting(plan), *_narrow(plan), *_many_nodes(plan)]
+    of_stages = [[*common_advice(one), *_link(one), *_speed(one), *_narrow(one)] for one in plan.each]
+    return [*in_stages(of_stages), *_waiting(plan), *_many_nodes(plan)]
 
 
 def _link(plan: Plan) -> Iterator[Advice]:
@@ -261,9 +264,10 @@ def _speed(plan: Plan) -> Iterator[Advice]:
 def _waiting(plan: Plan) -> Iterator[Advice]:
     """Nodes use up their samples early in a round. `choose` leaves it so: tokens of a larger batch than the known one
     teach less, and machines that are busy for a moment miss a round that is shorter than ROUND_S_MIN."""
-    plan = plan.at_last
+    whole, plan = plan, plan.at_last
     if not _waits(plan):
         return
+    key, when = ("round.samples", "") if plan.stages == whole.stages else (AMEND, "at the end, ")
     rounds, step, trained = plan.run.round, plan.step, plan.model.trained
     longer = _own_s(plan) / step.computing_s
     samples = min(math.ceil(longer * rounds.samples), SAMPLES_MAX)
@@ -272,11 +276,11 @@ def _waiting(plan: Plan) -> Iterator[Advice]:
     if rounds.pace == "clock" and step.exchange_s < TRANSFER_PART_MAX * COMPUTING_PART_MIN * rounds.length_s:
         shorter = "; for machines that do nothing else, a shorter length_ms does too"
     yield Advice(
-        "round.samples",
-        f"a node computes for {_computing(plan)}, and then waits, because it has used up its samples. samples = "
+        key,
+        f"{when}a node computes for {_computing(plan)}, and then waits, because it has used up its samples. samples = "
         f"{samples:,} uses the whole round, and a step is then {human_count(tokens)} tokens of all nodes. "
         f"{human_count(known_batch(trained))} suit {human_count(trained)} parameters, and in a larger step each token "
-        f"teaches less. A larger model uses the time without that{shorter}{_local_steps(plan)}",
+        f"teaches less. A larger model uses the time without that{shorter}{_local_steps(whole)}",
     )
 
 

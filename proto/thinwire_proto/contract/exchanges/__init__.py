@@ -5,6 +5,8 @@ An exchange defines how nodes share what they learned.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.round import RoundSpec
 from thinwire_proto.contract.rules import RuleSpec
@@ -13,7 +15,10 @@ from thinwire_proto.contract.unions import KindSpec, TaggedUnion
 
 
 class ExchangeSpec(KindSpec):
-    """The base of all exchange specs."""
+    """The base of all exchange specs. ORDERS_AHEAD: whether an amendment that is ordered before the run begins holds
+    from just the step that it names."""
+
+    ORDERS_AHEAD: ClassVar[bool] = False
 
     def may_change(self, key: str) -> bool:
         """Whether an amendment may have this: a key that is marked `AMENDABLE`, or REWIND."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.exchanges import EXCHANGES, ExchangeSpec
@@ -43,6 +43,8 @@ def most_nodes(demo: DemoSpec, weight_max: int) -> int:
 @EXCHANGES.register
 class StarSpec(ExchangeSpec):
     """One coordinator merges the contributions of all nodes, seals updates and serves them."""
+
+    ORDERS_AHEAD: ClassVar[bool] = True
 
     kind: Literal["star"] = "star"
 
