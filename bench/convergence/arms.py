@@ -109,7 +109,7 @@ _TABLE = (
         _MUON_HALF,
         name=MUON_GROWING,
         what="muon-half; after 1/16, 1/8 and 1/4 of the tokens, rounds have 2, 4 and 8 times the samples, and the rate "
-        "is higher by the square root",
+        "is higher by the square root; it falls from the last of these on",
         growth=GROWTH,
         like=MUON_HALF,
     ),
