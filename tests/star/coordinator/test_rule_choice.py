@@ -80,7 +80,10 @@ def test_nodes_that_wait_with_merged_gradients_are_told_of_local_steps() -> None
         plan = plan_of(chosen(BYTE_1M, swarm(4), rule=kind), BYTE_1M, DATA, swarm(4), 8e9)
         (told,) = [advice.text for advice in advise(plan) if advice.key == "round.samples"] or [""]
         assert ("--rule local_muon uses it for more steps: to a loss in about 51% of the time" in told) == expected
-    merged = chosen(BYTE_1M, swarm(4), rule="merged_muon")
+    wanted = Wanted(PRESETS["byte-1m"], CorpusSpec(), BYTE_1M, DATA, swarm(4), rule="merged_muon")
+    merged, planned = planner("star").choose(wanted)
+    (told,) = [one.text for one in advise(plan_of(merged, BYTE_1M, DATA, swarm(4), 8e9, planned)) if one.key == "amend"]
+    assert "--rule" not in told  # rounds that grow take a fifth of the time
     adapter = plan_of(merged, replace(BYTE_1M, frozen=10**6), DATA, swarm(4), 8e9)  # a file that somebody wrote
     assert all("--rule" not in advice.text for advice in advise(adapter))
 
