@@ -29,8 +29,6 @@ def test_they_hold_across_restarts_and_are_ordered_once(tmp_path: Path) -> None:
         file = tmp_path / "RUN.toml"
         text = run_text(20_000) + AMENDMENTS
         coordinator = swarm.coordinator(text)
-        node = swarm.node("alone")
-        swarm.reached(5)
         assert "waits for step 30: round.samples = 8, schedule.learning_rate = 0.001: larger" in _listed(swarm)
         again = swarm.command("amend", "--set", "round.samples=6", "--at", "20", "--dry-run").stdout
         assert "note: an amendment waits for step 30, and round.samples = 8 holds from there on" in again
@@ -38,7 +36,7 @@ def test_they_hold_across_restarts_and_are_ordered_once(tmp_path: Path) -> None:
         assert "note: the run will have ended when schedule.floor = 0.2 would hold, from step 10000 on" in early
         coordinator.tell(signal.SIGKILL)
         ended(coordinator)
-        coordinator = swarm.coordinator(text)
+        coordinator, node = swarm.coordinator(text), swarm.node("alone")
         swarm.reached(40)
         assert "from step 30 on: round.samples = 8" in _listed(swarm)
         assert "withdrawn: schedule.floor = 0.2" in swarm.command("amend", "--withdraw").stdout
