@@ -186,6 +186,20 @@ def test_each_stage_of_a_run_is_planned_and_told_of(tmp_path: Path, capsys: pyte
     assert "upload" not in told[2]
 
 
+def test_amendments_are_in_the_order_of_their_steps_and_only_other_tokens_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    early, late = "[[amend]]\nat = 5\nround.samples = 2\n", "[[amend]]\nat = 9\nschedule.floor = 0.2\n"
+    found = []
+    for text in (early + late, late + early):
+        (tmp_path / "run.toml").write_text(text)
+        found.append(check_file(tmp_path / "run.toml").planned)
+    assert found[0] == found[1]
+    assert [one.at for one in found[0]] == [5, 9]
+    check(arguments(str(tmp_path / "run.toml")))
+    assert re.search(r"and later +[\d,]+ from step 5 on *\n", capsys.readouterr().out)
+
+
 def test_an_amendment_that_the_data_forbid_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tokens(tmp_path / "data", {"wiki": [4000]}, {"wiki": [1000]})
     text = "[model]\nvocabulary = 512\n[data]\nkind = 'tokens'\nfolder = 'data'\n[[amend]]\nat = 5\n"

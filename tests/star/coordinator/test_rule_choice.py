@@ -173,6 +173,14 @@ def test_rounds_grow_as_far_as_nodes_have_the_time_and_a_step_has_use_for_it() -
         assert [b / a for a, b in zip(before, rates, strict=True)] == pytest.approx([2**0.5] * len(rates), rel=0.01)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 7])
+def test_a_run_of_few_rounds_has_amendments_that_it_can_have(steps: int, tmp_path: Path) -> None:
+    out = tmp_path / "run.toml"
+    run_init("--rule", "merged_muon", "--growth", "8", "--steps", str(steps), "--out", str(out))
+    assert check_file(out).problems == ()
+    assert all(0 < (one.at or 0) < steps for one in check_file(out).planned)
+
+
 def test_rounds_that_grow_beyond_their_length_become_longer() -> None:
     of = swarm(4, tokens_s=1000)
     wanted = Wanted(PRESETS["byte-1m"], CorpusSpec(), BYTE_1M, DATA, of, rule="merged_muon", growth=8)
