@@ -40,7 +40,7 @@ Sections with `kind` have several kinds, and a key belongs to some of them. An u
 """
 AMENDMENTS = """## [[amend]]
 
-What the run begins with need not hold to its end. A table `[[amend]]` is an [amendment](changing.md#amendments) that is
+A table `[[amend]]` changes keys of the run from a later step on. It is an [amendment](changing.md#amendments) that is
 ordered as the run is created. A file may have up to 256 of them, but none in a gossip run. They are no part of the
 contract, and `thinwire-coordinator amend` lists and withdraws them.
 

@@ -104,7 +104,7 @@ def test_all_errors_are_explained_at_once_with_their_lines(tmp_path: Path) -> No
         ("[model]\nvocabulary = 200\n", "2: : model.vocabulary must be at least 256"),
         ("amend = 5\n", "1: amend: must be a table [[amend]], with `at` and new values such as round.samples = 8"),
         ("[amend]\nat = 5\n", "1: amend: must be a table [[amend]]"),
-        ("[[amends]]\nat = 5\n", "1: amends: there is no such section; did you mean [amend]?"),
+        ("[[amends]]\nat = 5\n", "1: amends: there is no such section; did you mean [[amend]]?"),
         (FIRST + "[[amend]]\nround.samples = 8\n", "5: amend.at: must be the first step that it holds for"),
         (FIRST + "[[amend]]\nat = true\n", "5: amend.at: must be the first step that it holds for"),
         (FIRST + "[[amend]]\nat = 9\nbecause = 3\n", "5: amend.because: must be a text of at most"),
@@ -167,7 +167,7 @@ def test_a_sensible_run_is_told_only_of_the_rule_that_its_links_have_room_for() 
 
 
 def test_each_stage_of_a_run_is_planned_and_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What an amendment brings is a warning, and memory, disk and traffic are those of the stage with the most."""
+    """An amendment brings warnings of its own, and memory, disk and traffic are those of the stage with the most."""
     file, sections = tmp_path / "run.toml", ("[rule]", "[demo]", "[round]")
     later = ("kind = 'local_muon'\nmicro_batch = 64", "", "length_ms = 50\nsamples = 1000\npace = 'clock'")
     first = ("kind = 'local_muon'", "", "length_ms = 10000\npace = 'clock'")

@@ -48,7 +48,7 @@ def serve(options: ServeOptions) -> None:
         seal_after_standby=options.seal_after_standby,
     )
 
-    async def run_it() -> None:
+    async def until_stopped() -> None:
         stop = asyncio.Event()
         for number in ending_signals():
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -57,4 +57,4 @@ def serve(options: ServeOptions) -> None:
 
     import uvloop  # noqa: PLC0415 - not available on Windows, where the other commands work
 
-    uvloop.run(run_it())
+    uvloop.run(until_stopped())

@@ -103,7 +103,7 @@ async def open_run(
         text = f"new run in {folder}: creating its corpus and its first state"
         log.info("%s", text)
         run, planned = settings.run or RunSpec(), settings.planned
-        orders.plan(planned)
+        await worker.run(orders.plan, planned)
         await worker.run(partial(create_state, folder, run, settings.bodies, worker.go_on, planned=planned))
     state = await worker.run(open_state, folder)
     check_settings(state, settings)

@@ -87,11 +87,6 @@ class Plan:
         return self.stages[0].step
 
     @property
-    def at_last(self) -> Plan:
-        """The plan of the run as it is in its last stage."""
-        return replace(self, stages=self.stages[-1:])
-
-    @property
     def each(self) -> list[Plan]:
         """The plan of the run as it is in each stage."""
         return [replace(self, stages=[stage]) for stage in self.stages]

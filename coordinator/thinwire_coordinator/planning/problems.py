@@ -75,13 +75,13 @@ class CheckedFile:
 
 
 def read_run(path: Path) -> RunSpec:
-    """What a run file says of a run's first step. `model.preset` names a preset; other keys of [model] override it.
-    Raises ConfigError."""
+    """Read a run file without its amendments. `model.preset` names a preset; other keys of [model] override it. Raises
+    ConfigError."""
     return read_run_file(path)[0]
 
 
 def read_run_file(path: Path) -> tuple[RunSpec, tuple[Order, ...]]:
-    """A run file with its amendments. Raises ConfigError."""
+    """Read a run file, and its amendments in the order of their steps. Raises ConfigError."""
     file = check_file(path)
     if file.run is None:
         raise ConfigError("; ".join(f"{one.place(str(path))}: {one.named_text}" for one in file.problems))
@@ -201,7 +201,7 @@ class _Check:
         name = path[-1]
         if len(path) == 1:
             homes = [f"[{section}]" for section in RunSpec.model_fields if name in self._keys(section)]
-            guess = did_you_mean(name, [*RunSpec.model_fields, AMEND], "[{}]")
+            guess = did_you_mean(name, [*RunSpec.model_fields, f"[{AMEND}]"], "[{}]")
             return f"; the key belongs into {' or '.join(homes)}" if homes else guess
         section = path[0]
         if union := UNION_OF.get(section):

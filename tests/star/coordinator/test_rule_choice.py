@@ -13,6 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from support.planning import DATA, chosen, facts_of_preset, prepared, run_init, swarm
+from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.planning.exchanges import plan_of, planner
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.problems import check_file, read_run
@@ -171,6 +172,13 @@ def test_rounds_grow_as_far_as_nodes_have_the_time_and_a_step_has_use_for_it() -
         rates = [learning_rate(stage.run.schedule, stage.begins) for stage in plan.stages[1:]]
         before = [learning_rate(a.run.schedule, b.begins) for a, b in pairwise(plan.stages)]
         assert [b / a for a, b in zip(before, rates, strict=True)] == pytest.approx([2**0.5] * len(rates), rel=0.01)
+
+
+def test_the_option_offers_all_growths_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [parser().parse_args(["init", "--growth", str(times)]).growth for times in GROWTHS] == list(GROWTHS)
+    with pytest.raises(SystemExit):
+        parser().parse_args(["init", "--growth", "0"])
+    assert ", ".join(map(str, GROWTHS)) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 7])

@@ -57,9 +57,9 @@ def branch(
         save_first_state(Replica(contract, replica.tensors, 0, b"", is_checked=True), folder)
         if goes_on_with_samples(parent.contract, contract):
             _go_on_with_samples(parent, folder)
-        _forget_orders(folder)
         if not apart:  # late: without a contract, a folder with the parent's key could become another run
             _take_over(parent.folder, folder)
+        _forget_orders(folder)
         replace_synced(folder / "contract.json", contract.written)
         sync_folder(folder)
     return contract
@@ -140,12 +140,11 @@ def _take_over(parent: Path, folder: Path) -> None:
     if (parent / ACCESS).exists():
         (folder / ACCESS).unlink(missing_ok=True)
         copy_database(parent / ACCESS, folder / ACCESS)
-        _forget_orders(folder)  # the branch has the parent's amendments in its contract
 
 
 def _forget_orders(folder: Path) -> None:
-    """Forget the amendments that were ordered for a run that the folder does not have: the parent, or one whose
-    creation failed."""
+    """Forget amendments that were ordered for another run: for the parent, whose amendments are in the contract of the
+    branch, or for one whose creation failed."""
     if (folder / ACCESS).exists():
         with closing(sqlite3.connect(folder / ACCESS)) as db:
             db.execute("DELETE FROM settings WHERE key IN (?, ?, ?)", (AMENDMENTS, REFUSED, PLANNED))

@@ -42,8 +42,8 @@ def create_state(
 
     bodies_url: where to store bodies; None means the state directory. weights: a folder with the first state's
     parameters; None takes the one that the run file names, or draws them at random. parent: the run that these are
-    said to be from; the contract names it if they are. planned: amendments that the run must be able to have. If
-    `go_on` raises or the process dies, a later call starts over.
+    said to be from; the contract names it if they are. planned: amendments that the run must be able to have,
+    in the order of their steps. If `go_on` raises or the process dies, a later call starts over.
     """
     unfinished = folder / "contract.json.new"  # exists only while a run is being created
     if unfinished.exists():
@@ -92,7 +92,7 @@ def create_state(
 
 def _check_planned(contract: Contract, data: DataSource, planned: Sequence[Order]) -> None:
     """Raise ConfigError for an amendment that this run and its data could not have."""
-    for order in sorted(planned, key=lambda one: one.at or 0):
+    for order in planned:
         try:
             contract = amended(contract, Amendment(order.at or 0, order.changes, order.because, order.id))
             data.amend(contract)

@@ -179,9 +179,9 @@ def _merged_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> RoundC
     computing_s = tokens / swarm.tokens_s
     wanted_s, samples = _wanted_s(computing_s), tokens / facts.context
     round_s = max(wanted_s, coordinator_step_s(rule, facts, swarm) / STEP_PART)
-    waiting_s = transfer_s(facts, fine, swarm) + own_s
+    chosen, waiting_s = fine, transfer_s(facts, fine, swarm) + own_s
     if swarm.nodes > nodes_max(fine) or _needed_s(computing_s, waiting_s) > round_s:
-        fine, waiting_s = demo, transfer_s(facts, demo, swarm) + own_s
+        chosen, waiting_s = demo, transfer_s(facts, demo, swarm) + own_s
         round_s = max(round_s, _needed_s(computing_s, waiting_s))
     growth = 1
     if not amount.rounds:
@@ -190,7 +190,7 @@ def _merged_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> RoundC
             amount.tokens / (least_tokens * swarm.nodes),
             fits=min((round_s - waiting_s) * swarm.tokens_s, max(GROWTHS) * tokens) / least_tokens,
         )
-    return RoundChoice(rule, fine, round_s, samples, round_s / wanted_s, growth)
+    return RoundChoice(rule, chosen, round_s, samples, round_s / wanted_s, growth)
 
 
 def _growth(rounds: float, fits: float) -> int:

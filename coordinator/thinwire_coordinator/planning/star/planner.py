@@ -146,7 +146,7 @@ def _round(
 def words_of(plan: Plan) -> Words:
     waiting = [("computing", f"{_computing(plan)}; then a node waits")] if _waits(plan) else []
     if waiting and len(plan.stages) > 1:
-        waiting.append(("at the end", _computing(plan.at_last)))
+        waiting.append(("at the end", _computing(plan.each[-1])))
     return Words("round", waiting, [], f"{plan.most(lambda one: one.step.uplink_bits_s) / 1e6:,.3g} Mbit/s on average")
 
 
@@ -264,10 +264,10 @@ def _speed(plan: Plan) -> Iterator[Advice]:
 def _waiting(plan: Plan) -> Iterator[Advice]:
     """Nodes use up their samples early in a round. `choose` leaves it so: tokens of a larger batch than the known one
     teach less, and machines that are busy for a moment miss a round that is shorter than ROUND_S_MIN."""
-    whole, plan = plan, plan.at_last
+    whole, plan = plan, plan.each[-1]
     if not _waits(plan):
         return
-    key, when = ("round.samples", "") if plan.stages == whole.stages else (AMEND, "at the end, ")
+    key, when = ("round.samples", "") if len(whole.stages) == 1 else (AMEND, "at the end, ")
     rounds, step, trained = plan.run.round, plan.step, plan.model.trained
     longer = _own_s(plan) / step.computing_s
     samples = min(math.ceil(longer * rounds.samples), SAMPLES_MAX)
