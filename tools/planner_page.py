@@ -12,6 +12,7 @@ from thinwire_planner.choosing.choice import predict
 from thinwire_planner.choosing.plan import make_plan, three_digits
 from thinwire_planner.cli.plan_file import parse, setting_of
 from thinwire_planner.cli.run import PlanOptions, document, parser, print_plan
+from thinwire_planner.methods.growth import GROWING
 from thinwire_planner.methods.method import Setting, all_variants
 from tools.generated import with_parts, write_or_check
 
@@ -21,15 +22,22 @@ LINES = "plan --preset byte-10m --nodes 4 --compute {} --variation 0.1 --up {} -
 COMPUTING_S, RATES_MBIT = (2, 20, 120), (1, 10, 100, 1000)
 WIDTH = 80
 METHODS = {
-    "all-reduce": "all-reduce",
+    "all-reduce": "all-reduce, DDP",
+    "all-reduce, growing": f"all-reduce{GROWING}",
     "local steps of Muon, H = 32": "local steps of Muon",
     "gossip": "gossip",
     "`demo`": "star, demo",
     "`local_muon`": "star, local_muon",
     "`merged_muon` in 7 levels": "star, merged_muon in 7 levels",
-    "in 19 levels": "star, merged_muon in 19 levels",
+    "in 19": "star, merged_muon in 19 levels",
+    "in 7, growing": f"star, merged_muon in 7 levels{GROWING}",
+    "in 19, growing": f"star, merged_muon in 19 levels{GROWING}",
 }
 """The columns, each with the beginning of the names that it takes the fastest of."""
+
+
+def is_of(begin: str, name: str) -> bool:
+    return name.startswith(begin) and (GROWING in name) == (GROWING in begin)
 
 
 def setting(command: str) -> Setting:
@@ -53,7 +61,7 @@ def table() -> str:
         for rate in RATES_MBIT:
             here = setting(LINES.format(computing_s, rate))
             sound = [one for one in predict(all_variants(here), here) if not one.variant.caution]
-            seconds = [min(one.learning_s for one in sound if one.name.startswith(begin)) for begin in METHODS.values()]
+            seconds = [min(one.learning_s for one in sound if is_of(begin, one.name)) for begin in METHODS.values()]
             cells = [three_digits(one) for one in seconds]
             fastest = seconds.index(min(seconds))
             cells[fastest] = f"**{cells[fastest]}**"

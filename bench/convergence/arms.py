@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from thinwire_coordinator.planning.star.growth import GROWTHS, Growth
+from thinwire_planner.methods.growth import GROWTHS, Growth
 from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalMuonSpec, MergedMuonSpec, RuleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from thinwire_coordinator.planning.star.growth import GROWTHS, Growth, changes_of, growing
+from thinwire_coordinator.planning.star.growth import changes_of, growing
+from thinwire_planner.methods.growth import GROWTHS, Growth
 from thinwire_proto.contract import ScheduleSpec
 from thinwire_proto.exact.schedule import share_reached
 

@@ -30,7 +30,7 @@ from bench.convergence.plan import (
 )
 from bench.convergence.run import PRESETS, Result
 from bench.markdown import table
-from thinwire_coordinator.planning.star.growth import GROWTHS
+from thinwire_planner.methods.growth import GROWTHS
 from thinwire_proto.all_reduce import ring_bytes
 from thinwire_proto.models import build_decoder
 

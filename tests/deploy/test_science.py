@@ -18,8 +18,10 @@ from bench.convergence.arms import (
     ADAMW,
     ARMS,
     DEFAULT,
+    FINE_GROWING,
     LOCAL_MUON,
     MERGED_FINE,
+    MERGED_GROWING,
     MERGED_MUON,
     MUON,
     MUON_GROWING,
@@ -66,6 +68,7 @@ from bench.convergence.unfinished import Training, save
 from bench.studies import append, carry_out
 from thinwire import Muon
 from thinwire.steps.muon import grouped
+from thinwire_planner.methods.all_reduce import GROWING_TOKENS
 from thinwire_planner.methods.gossip import codec_of
 from thinwire_planner.methods.local_steps import TOKENS
 from thinwire_planner.methods.star import RULES
@@ -191,9 +194,11 @@ def test_the_planner_has_the_tokens_of_the_study() -> None:
         assert above is not None
         return tokens_for_equal_loss(above, slope)
 
-    for rule, arm in zip(RULES, (DEFAULT, LOCAL_MUON, MERGED_MUON, MERGED_FINE), strict=True):
+    arms = (DEFAULT, LOCAL_MUON, MERGED_MUON, MERGED_FINE, MERGED_GROWING, FINE_GROWING)
+    for rule, arm in zip(RULES, arms, strict=True):
         assert rule.tokens == pytest.approx({nodes: tokens(arm, cells[nodes]) for nodes in rule.tokens}, abs=0.006), arm
     assert pytest.approx(tokens("muloco", FOUR_SHORT), abs=0.006) == TOKENS
+    assert pytest.approx(tokens(MUON_GROWING, FOUR_LONG), abs=0.006) == GROWING_TOKENS
     for codec, arm in (("dense", "gossip-dense-muon"), ("sign", "gossip-sign-muon-pull")):
         beside = tokens(arm, SINGLES) / tokens(LOCAL_MUON, SINGLES)
         assert codec_of(codec).tokens == pytest.approx(beside, abs=0.006)

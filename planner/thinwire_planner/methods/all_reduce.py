@@ -1,6 +1,7 @@
 """DistributedDataParallel with a ring all-reduce of float32 gradients, and steps of Muon.
 
     T = E[max C] + max(0, X − hidden),  X = 2(n−1)·t(4P/n)
+    where rounds grow: T(g) = E[max Σ_g C] + max(0, X − hidden), and once in g steps
 
 The n − 1 steps of reducing and the n − 1 of gathering each send an n-th of the gradients to the next node of the ring
 (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009), and a step takes as long as its slowest edge.
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from thinwire_planner.methods.growth import GROWING, over_stages
 from thinwire_planner.methods.method import FLOAT32_BYTES, METHODS, Forecast, Setting, Variant
 from thinwire_proto.all_reduce import ring_bytes
 
@@ -23,6 +25,10 @@ FAMILY = "all-reduce"
 BUCKET_BYTES = 25 * 1024 * 1024
 BACKWARD_PART = 2 / 3
 """Part of a forward and backward pass that is the backward pass, which has twice the products."""
+
+
+GROWING_TOKENS = 1.06
+"""As in `Forecast`, with rounds that grow (docs/convergence: muon-half-growing)."""
 
 
 def exchange_s(setting: Setting) -> float:
@@ -44,16 +50,23 @@ def hidden_s(setting: Setting) -> float:
     return BACKWARD_PART * setting.mean_s / setting.passes * (1 - 1 / buckets)
 
 
-def _forecast(setting: Setting) -> Forecast:
-    computing, exchange = setting.slowest_s, exchange_s(setting)
-    hidden = min(hidden_s(setting), exchange)
+def _forecast(setting: Setting, times: int = 1, tokens: float = 1.0) -> Forecast:
+    """times: steps that are as large as a round."""
+    computing, exchange = setting.waiting_s(times), exchange_s(setting) / times
+    hidden = min(hidden_s(setting) / times, exchange)
     return Forecast(
         computing + exchange - hidden,
-        ring_bytes(setting.nodes),
+        ring_bytes(setting.nodes) / times,
         (("computing", computing), ("exchange", exchange), ("hidden", -hidden)),
+        tokens,
     )
+
+
+def _growing(setting: Setting) -> Forecast:
+    return over_stages(lambda times: _forecast(setting, times, GROWING_TOKENS))
 
 
 @METHODS.register("all-reduce")
 def all_reduce(setting: Setting) -> Iterator[Variant]:
     yield Variant("all-reduce, DDP", FAMILY, _forecast, is_overlapped=False)
+    yield Variant(f"all-reduce{GROWING}", FAMILY, _growing, is_overlapped=False, looseness=0.5)

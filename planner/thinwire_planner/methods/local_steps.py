@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from thinwire_planner.methods.all_reduce import exchange_s
 from thinwire_planner.methods.method import METHODS, Forecast, Setting, Variant
 from thinwire_proto.all_reduce import ring_bytes
@@ -23,26 +21,10 @@ LOCAL_STEPS = 32
 TOKENS = 3.48
 """As in `Forecast`, with four nodes of four samples (docs/convergence: muloco). At the long horizon it ran at one rate
 alone, so it is taken to end as far above dense Muon as at the short one."""
-DRAWS = 200
-"""Sums of H times of each node, of which the mean of the largest is taken."""
-DRAWS_MIN = 8
-NUMBERS_MAX = 400_000
-
-
-def waiting_s(setting: Setting, steps: int) -> float:
-    """E[max Σ_H C] / H, H = steps."""
-    if steps == 1:
-        return setting.slowest_s
-    draws = max(DRAWS_MIN, min(DRAWS, NUMBERS_MAX // (steps * setting.nodes)))
-    times = setting.compute.draw(setting.seed, draws * steps, setting.speeds)
-    sums = times.reshape(draws, steps, setting.nodes).sum(axis=1)
-    expected = steps * setting.compute.mean_s / np.asarray(setting.speeds)
-    sums += expected - sums.mean(axis=0)  # so that chance does not end below a node's own mean
-    return min(float(sums.max(axis=1).mean()) / steps, setting.slowest_s)
 
 
 def _forecast(setting: Setting) -> Forecast:
-    computing, exchange = waiting_s(setting, LOCAL_STEPS), exchange_s(setting) / LOCAL_STEPS
+    computing, exchange = setting.waiting_s(LOCAL_STEPS), exchange_s(setting) / LOCAL_STEPS
     return Forecast(
         computing + exchange,
         ring_bytes(setting.nodes) / LOCAL_STEPS,

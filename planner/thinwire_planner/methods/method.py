@@ -20,6 +20,10 @@ from thinwire_proto.kinds import Kinds
 ITERATIONS_MAX = 400
 """Iterations that a prediction goes through at most."""
 FLOAT32_BYTES = 4
+DRAWS = 200
+"""Sums of H times of each node, of which the mean of the largest is taken."""
+DRAWS_MIN = 8
+NUMBERS_MAX = 400_000
 
 
 def by_nodes(table: Mapping[int, float], nodes: int) -> float:
@@ -92,6 +96,17 @@ class Setting:
         """n/Σ 1/E[C]: seconds in which all nodes together compute n gradients, if none waits for another."""
         return self.compute.mean_s * self.nodes / sum(self.speeds)
 
+    def waiting_s(self, steps: int) -> float:
+        """E[max Σ_H C] / H, H = steps."""
+        if steps == 1:
+            return self.slowest_s
+        draws = max(DRAWS_MIN, min(DRAWS, NUMBERS_MAX // (steps * self.nodes)))
+        times = self.compute.draw(self.seed, draws * steps, self.speeds)
+        sums = times.reshape(draws, steps, self.nodes).sum(axis=1)
+        expected = steps * self.compute.mean_s / np.asarray(self.speeds)
+        sums += expected - sums.mean(axis=0)  # so that chance does not end below a node's own mean
+        return min(float(sums.max(axis=1).mean()) / steps, self.slowest_s)
+
     @property
     def affordable_bytes(self) -> float:
         """Bytes a parameter that the slowest line carries one way while a step is computed."""
@@ -110,8 +125,8 @@ class Setting:
 @dataclass(frozen=True)
 class Forecast:
     """The predicted time of a step. bytes_a_parameter: sent and received by a node in a step. parts: what the time is
-    made of, in seconds; where computing and exchange overlap, they do not add up to it. tokens: so many times the
-    tokens of Muon with every gradient exchanged does it need for the same loss (docs/convergence)."""
+    made of, in seconds of a step; where computing and exchange overlap, they do not add up to it. tokens: so many times
+    the tokens of Muon with every gradient exchanged does it need for the same loss (docs/convergence)."""
 
     seconds: float
     bytes_a_parameter: float

@@ -4,6 +4,7 @@
     base age 0: T = (E[max Σ_H C] + exchange)/H      nodes wait for the update
     base age 1: T = max(E[max Σ_H C], exchange)/H    nodes compute the next round meanwhile
     by the clock, n/Σ 1/E[C] stands in place of E[max C]: slow nodes contribute fewer samples, and nobody waits
+    where rounds grow, the same with g·H in place of H, and one step of the replica
 
 up and U: bytes of a contribution and of an update, by the rule; D₀, U₀: the coordinator's line; H: local steps of a
 round. A node's own arithmetic is added to what computing takes, and with `merged_muon` the step that every replica
@@ -23,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from thinwire_planner.methods.local_steps import waiting_s
+from thinwire_planner.methods.growth import GROWING, over_stages
 from thinwire_planner.methods.method import METHODS, Forecast, Setting, Variant, by_nodes
 from thinwire_planner.timing.link import transfer_s, wire_bits
 from thinwire_proto.contract import DemoRuleSpec, LocalMuonSpec, MergedMuonSpec
@@ -39,7 +40,7 @@ class StarRule:
     """A rule of the star, as `thinwire-coordinator init` sets it.
 
     kind, vote_levels: of its contract. up: bytes a parameter of a contribution. down: of an update, by the number of
-    nodes. tokens: as in `Forecast`, by the number of nodes. local_steps: of a round.
+    nodes. tokens: as in `Forecast`, by the number of nodes. local_steps: of a round. grows: whether its rounds do.
     """
 
     kind: str
@@ -48,10 +49,12 @@ class StarRule:
     tokens: Mapping[int, float]
     local_steps: int = 1
     vote_levels: int = 0
+    grows: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.kind} in {2 * self.vote_levels + 1} levels" if self.vote_levels else self.kind
+        levels = f" in {2 * self.vote_levels + 1} levels" if self.vote_levels else ""
+        return f"{self.kind}{levels}{GROWING if self.grows else ''}"
 
     @property
     def takes_step(self) -> bool:
@@ -87,6 +90,22 @@ RULES = (
         {4: 1.08, 16: 1.01},
         vote_levels=9,
     ),
+    StarRule(
+        MERGED_MUON,
+        0.200,
+        {1: 0.257, 2: 0.282, 4: 0.352, 8: 0.382, 16: 0.370},
+        {4: 1.28},
+        vote_levels=3,
+        grows=True,
+    ),
+    StarRule(
+        MERGED_MUON,
+        0.390,
+        {1: 0.418, 2: 0.503, 4: 0.512},
+        {4: 1.05},
+        vote_levels=9,
+        grows=True,
+    ),
 )
 """Bytes as in docs/performance.md and as `init` forecasts them. Tokens with 0.9M parameters and 19 tokens a parameter,
 nodes of four samples (docs/convergence)."""
@@ -94,9 +113,10 @@ BY_THE_CLOCK = ", by the clock"
 """The end of the names of variants in which no node waits for another."""
 
 
-def tokens_of(kind: str, vote_levels: int, nodes: int) -> float:
+def tokens_of(kind: str, vote_levels: int, nodes: int, *, grows: bool = False) -> float:
     """`Forecast.tokens` of a rule whose votes have so many levels to either side of 0; 0: they are signs."""
-    (rule,) = (rule for rule in RULES if rule.kind == kind and rule.vote_levels == vote_levels)
+    wanted = (kind, vote_levels, grows)
+    (rule,) = (rule for rule in RULES if (rule.kind, rule.vote_levels, rule.grows) == wanted)
     return by_nodes(rule.tokens, nodes)
 
 
@@ -141,15 +161,21 @@ def exchange_parts(setting: Setting, rule: StarRule) -> tuple[tuple[str, float],
 
 
 def _forecast(setting: Setting, *, rule: StarRule, base_age: int, waits: bool) -> Forecast:
-    steps = rule.local_steps
-    computing = (waiting_s(setting, steps) if waits else setting.together_s) * steps + own_s(setting)
+    if rule.grows:
+        return over_stages(lambda times: _round(setting, rule, times, base_age, waits=waits))
+    return _round(setting, rule, rule.local_steps, base_age, waits=waits)
+
+
+def _round(setting: Setting, rule: StarRule, steps: int, base_age: int, *, waits: bool) -> Forecast:
+    """A step of rounds that have so many."""
+    computing = (setting.waiting_s(steps) if waits else setting.together_s) * steps + own_s(setting)
     computing += step_s(setting) if rule.takes_step else 0.0
     parts = exchange_parts(setting, rule)
     exchange = sum(seconds for _, seconds in parts)
     return Forecast(
         (max(computing, exchange) if base_age else computing + exchange) / steps,
         (rule.up + setting.by_nodes(rule.down)) / steps,
-        (("computing", computing), *parts),
+        tuple((name, seconds / steps) for name, seconds in (("computing", computing), *parts)),
         setting.by_nodes(rule.tokens),
     )
 

@@ -10,11 +10,12 @@ import pytest
 
 from support.planning import facts_of_preset
 from thinwire_coordinator.planning.star.traffic import contribution_bytes, update_bytes
-from thinwire_planner.choosing.choice import predict
+from thinwire_planner.choosing.choice import Predicted, predict
 from thinwire_planner.cli.plan_file import sizes_of
 from thinwire_planner.methods.all_reduce import BUCKET_BYTES, exchange_s, hidden_s
 from thinwire_planner.methods.gossip import CODECS, codec_of, gossip_variant
-from thinwire_planner.methods.local_steps import LOCAL_STEPS, waiting_s
+from thinwire_planner.methods.growth import MEASURED, mean_growth
+from thinwire_planner.methods.local_steps import LOCAL_STEPS
 from thinwire_planner.methods.method import Rates, Setting, all_variants
 from thinwire_planner.methods.star import RULES, exchange_parts, step_s
 from thinwire_planner.timing.compute import ComputeTimes
@@ -40,9 +41,13 @@ def setting(nodes: int = 8, rate: float = 1e8, rtt_s: float = 0.02, variation: f
     return replace(made, **other)  # type: ignore[arg-type]
 
 
-def seconds(name: str, where: Setting) -> float:
+def by_name(name: str, where: Setting) -> Predicted:
     (found,) = predict([variant for variant in all_variants(where) if variant.name == name], where)
-    return found.seconds
+    return found
+
+
+def seconds(name: str, where: Setting) -> float:
+    return by_name(name, where).seconds
 
 
 def test_all_reduce_sends_its_parts_around_the_ring() -> None:
@@ -131,6 +136,24 @@ def test_bytes_of_the_star_are_those_that_init_forecasts(name: str, demo: dict[s
         assert each == pytest.approx(update_bytes(facts, spec, nodes) / facts.trained, rel=0.005)
 
 
+def test_rounds_that_grow_exchange_once_in_so_many_steps() -> None:
+    """Of 128 steps, 8 rounds have one, 4 have two, 4 have four and 12 have eight: 28 rounds."""
+    where, own = setting(4, variation=0.0), PARAMETERS * (1 / 1e8 + 1 / 1e8)
+    assert mean_growth(MEASURED) == pytest.approx(128 / 28)
+    assert seconds("all-reduce, rounds that grow", where) == pytest.approx(0.5 + exchange_s(where) * 28 / 128)
+    for rule in (rule for rule in RULES if rule.grows):
+        once = own + step_s(where) + sum(one for _, one in exchange_parts(where, rule))
+        found = by_name(f"star, {rule.name}, base age 0", where)
+        assert found.seconds == pytest.approx(0.5 + once * 28 / 128)
+        assert found.forecast.bytes_a_parameter == pytest.approx((rule.up + rule.down[4]) * 28 / 128)
+        assert sum(one for _, one in found.forecast.parts) == pytest.approx(found.seconds)
+
+
+def test_nodes_wait_less_for_the_slowest_in_large_rounds() -> None:
+    where = setting(rate=1e12, rtt_s=0.0)
+    assert where.mean_s < seconds("all-reduce, rounds that grow", where) < seconds("all-reduce, DDP", where)
+
+
 def test_local_steps_divide_the_exchange() -> None:
     where = setting(variation=0.0)
     name = f"local steps of Muon, H = {LOCAL_STEPS}"
@@ -188,5 +211,5 @@ def test_waiting_once_in_many_steps_is_never_less_than_computing_nor_more_than_w
 ) -> None:
     """Compute times that vary much are drawn unevenly."""
     where = Setting(1000, ComputeTimes.around(1.0, 10.0), Network.uniform(nodes, 1e9, 0.001), (1.0,) * nodes, 1e9, 1e9)
-    assert where.mean_s * (1 - 1e-9) <= waiting_s(where, steps) <= where.slowest_s
-    assert waiting_s(where, 1) == where.slowest_s
+    assert where.mean_s * (1 - 1e-9) <= where.waiting_s(steps) <= where.slowest_s
+    assert where.waiting_s(1) == where.slowest_s

@@ -27,8 +27,8 @@ from thinwire_coordinator.planning.star.choice import (
     Amount,
     choice_for,
 )
-from thinwire_coordinator.planning.star.growth import GROWTHS
 from thinwire_coordinator.planning.star.planner import advise
+from thinwire_planner.methods.growth import GROWTHS
 from thinwire_planner.methods.star import LOCAL_STEPS
 from thinwire_proto.contract import CorpusSpec, LocalMuonSpec, MergedMuonSpec, RunSpec
 from thinwire_proto.errors import ConfigError

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import micro_batch_for
 from thinwire_coordinator.planning.settings import MORE_PASSES_MAX, check_muon, known_batch, suits_muon
-from thinwire_coordinator.planning.star.growth import GROWTHS, mean_growth
 from thinwire_coordinator.planning.star.traffic import transfer_s
+from thinwire_planner.methods.growth import GROWTHS, mean_growth
 from thinwire_planner.methods.star import DEMO, LOCAL_MUON, LOCAL_STEPS, MERGED_MUON, tokens_of
 from thinwire_proto.contract import (
     DemoRuleSpec,
@@ -88,7 +88,7 @@ class RoundChoice:
 
     def tokens(self, nodes: int) -> float:
         """Tokens for a loss, over those of Muon with every gradient exchanged."""
-        return tokens_of(self.rule.kind, self.demo.vote_levels, nodes)
+        return tokens_of(self.rule.kind, self.demo.vote_levels, nodes, grows=self.growth > 1)
 
     def cost(self, nodes: int) -> float:
         """The same, with the tokens that nodes could train while they wait. Where no round may be shorter, a rule with

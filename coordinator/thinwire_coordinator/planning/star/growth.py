@@ -13,28 +13,10 @@ from itertools import accumulate
 from typing import Any
 
 from thinwire_coordinator.hall.access.settings import Order
+from thinwire_planner.methods.growth import GROWTHS, Growth, rounds_of
 from thinwire_proto.contract import RunSpec, ScheduleSpec
 
-Growth = tuple[tuple[int, float], ...]
-"""(times the samples of the first rounds, share of all tokens), in turn."""
-GROWTHS: dict[int, Growth] = {
-    1: ((1, 1.0),),
-    2: ((1, 1 / 16), (2, 15 / 16)),
-    4: ((1, 1 / 16), (2, 1 / 16), (4, 7 / 8)),
-    8: ((1, 1 / 16), (2, 1 / 16), (4, 1 / 8), (8, 3 / 4)),
-}
-"""By how many times as large rounds become. docs/convergence has measured the last."""
 BECAUSE = "rounds that grow"
-
-
-def mean_growth(times: int) -> float:
-    """Times the samples of the first rounds that a round has in the mean."""
-    return 1 / sum(_rounds(times))
-
-
-def _rounds(times: int) -> list[float]:
-    """The rounds of each stage, over those of a run whose rounds do not grow."""
-    return [share / larger for larger, share in GROWTHS[times]]
 
 
 def growing(schedule: ScheduleSpec, growth: Growth) -> ScheduleSpec:
@@ -53,7 +35,7 @@ def changes_of(schedule: ScheduleSpec, growth: Growth) -> Iterator[dict[str, Any
 def orders_for(run: RunSpec, times: int, lengths_ms: dict[int, int]) -> Iterator[Order]:
     """The amendments with which the rounds of a run become so many times as large. lengths_ms: of rounds that are so
     many times as large."""
-    shares, growth = list(accumulate(_rounds(times))), GROWTHS[times]
+    shares, growth = list(accumulate(rounds_of(times))), GROWTHS[times]
     for share, (larger, _), of_schedule in zip(shares, growth[1:], changes_of(run.schedule, growth), strict=False):
         changes: dict[str, Any] = {"round.samples": larger * run.round.samples}
         changes |= {f"schedule.{key}": value for key, value in of_schedule.items()}

@@ -32,7 +32,8 @@ from thinwire_coordinator.planning.star.choice import (
     nodes_max,
     step_s,
 )
-from thinwire_coordinator.planning.star.growth import GROWTHS, growing, mean_growth, orders_for
+from thinwire_coordinator.planning.star.growth import growing, orders_for
+from thinwire_planner.methods.growth import GROWTHS, mean_growth
 from thinwire_planner.methods.star import DEMO, LOCAL_MUON, LOCAL_STEPS, MERGED_MUON
 from thinwire_proto.contract import DemoSpec, LocalMuonSpec, MergedMuonSpec, RoundSpec, RunSpec
 from thinwire_proto.errors import ConfigError

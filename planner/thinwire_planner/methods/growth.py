@@ -1,0 +1,49 @@
+"""Rounds that grow: they begin small, and become a few times as large (docs/local-rules.md).
+
+    T = Σ_g share(g)·T(g)/g
+
+T(g): of a round that is as large as g of the first, which is g steps. share(g): of all tokens. So whatever is exchanged
+once a round is exchanged `mean_growth` times more seldom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from thinwire_planner.methods.method import Forecast
+
+Growth = tuple[tuple[int, float], ...]
+"""(times the samples of the first rounds, share of all tokens), in turn."""
+GROWTHS: dict[int, Growth] = {
+    1: ((1, 1.0),),
+    2: ((1, 1 / 16), (2, 15 / 16)),
+    4: ((1, 1 / 16), (2, 1 / 16), (4, 7 / 8)),
+    8: ((1, 1 / 16), (2, 1 / 16), (4, 1 / 8), (8, 3 / 4)),
+}
+"""By how many times as large rounds become. docs/convergence has measured the last."""
+MEASURED = max(GROWTHS)
+GROWING = ", rounds that grow"
+"""In the names of variants whose rounds do."""
+
+
+def rounds_of(times: int) -> list[float]:
+    """The rounds of each stage, over those of a run whose rounds do not grow."""
+    return [share / larger for larger, share in GROWTHS[times]]
+
+
+def mean_growth(times: int) -> float:
+    """Times the samples of the first rounds that a round has in the mean."""
+    return 1 / sum(rounds_of(times))
+
+
+def over_stages(forecast_of: Callable[[int], Forecast], times: int = MEASURED) -> Forecast:
+    """The mean step of a run. forecast_of: a step of rounds that are so many times as large as the first."""
+    stages = [(share, forecast_of(larger)) for larger, share in GROWTHS[times]]
+    names = [name for name, _ in stages[0][1].parts]
+    parts = ((name, sum(share * dict(one.parts)[name] for share, one in stages)) for name in names)
+    return Forecast(
+        sum(share * one.seconds for share, one in stages),
+        sum(share * one.bytes_a_parameter for share, one in stages),
+        tuple(parts),
+        stages[0][1].tokens,
+    )
