@@ -169,20 +169,23 @@ def _votes(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
 
 
 def _merged_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> RoundChoice:
-    """A round of the known batch that is long enough for its transfers, and for the step on every replica; with finer
-    levels, if they do not lengthen it. Rounds grow where nodes would wait."""
-    rule = MergedMuonSpec()
-    demo, fine = map(DemoSpec.model_validate, (rule.DEMO_DEFAULTS, rule.FINE))
-    tokens = known_batch(facts.trained) / swarm.nodes
-    own_s = step_s(rule, facts, swarm)
+    """Fine levels, unless fewer reach a loss sooner: those need more tokens, and may have shorter rounds."""
+    fine, coarse = map(DemoSpec.model_validate, (MergedMuonSpec.FINE, MergedMuonSpec.DEMO_DEFAULTS))
+    fitting = [demo for demo in (fine, coarse) if swarm.nodes <= nodes_max(demo)] or [coarse]
+    choices = (_in_levels(demo, facts, swarm, amount) for demo in fitting)
+    return min(choices, key=lambda choice: choice.round_s * choice.tokens(swarm.nodes))
 
+
+def _in_levels(demo: DemoSpec, facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> RoundChoice:
+    """A round of `merged_muon` with the known batch that is long enough for its transfers, and for the step on every
+    replica. Rounds grow where nodes would wait."""
+    rule = MergedMuonSpec()
+    tokens = known_batch(facts.trained) / swarm.nodes
     computing_s = tokens / swarm.tokens_s
     wanted_s, samples = _wanted_s(computing_s), tokens / facts.context
-    round_s = max(wanted_s, coordinator_step_s(rule, facts, swarm) / STEP_PART)
-    chosen, waiting_s = fine, transfer_s(facts, fine, swarm) + own_s
-    if swarm.nodes > nodes_max(fine) or _needed_s(computing_s, waiting_s) > round_s:
-        chosen, waiting_s = demo, transfer_s(facts, demo, swarm) + own_s
-        round_s = max(round_s, _needed_s(computing_s, waiting_s))
+    waiting_s = transfer_s(facts, demo, swarm) + step_s(rule, facts, swarm)
+    coordinator_s = coordinator_step_s(rule, facts, swarm) / STEP_PART
+    round_s = max(wanted_s, coordinator_s, _needed_s(computing_s, waiting_s))
     growth = 1
     if not amount.rounds:
         least_tokens = max(1.0, samples) * facts.context
@@ -190,7 +193,7 @@ def _merged_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> RoundC
             amount.tokens / (least_tokens * swarm.nodes),
             fits=min((round_s - waiting_s) * swarm.tokens_s, max(GROWTHS) * tokens) / least_tokens,
         )
-    return RoundChoice(rule, chosen, round_s, samples, round_s / wanted_s, growth)
+    return RoundChoice(rule, demo, round_s, samples, round_s / wanted_s, growth)
 
 
 def _growth(rounds: float, fits: float) -> int:
