@@ -68,6 +68,20 @@ def test_the_table_ends_with_the_choice(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "faster, and not recommended: gossip" in capsys.readouterr().out
 
 
+def test_the_table_has_the_fastest_of_each_method_and_all_of_them_if_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    found: list[list[str]] = []
+    for words in ((), ("--all",)):
+        run(monkeypatch, *OPTIONS, *words)
+        table = capsys.readouterr().out.partition("take:")[0]
+        found.append([line for line in table.splitlines() if "star, demo," in line])
+    fastest, (first, *others) = found
+    assert fastest == [first]
+    assert len(others) == 2
+
+
 def test_a_file_has_sites_speeds_and_measured_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,10 +102,11 @@ def table(plan: Plan, rows: tuple[Predicted, ...]) -> Table:
 
 
 def _best(plan: Plan) -> tuple[Predicted, ...]:
-    """The best of each family, and what they are compared with: all plain methods."""
+    """The best of each family, and what they are compared with: the fastest of each method that is not gossip."""
     shown = {one.name for one in (*plan.families, plan.taken)}
-    shown |= {one.name for one in plan.by_time if one.variant.family != "gossip"}
-    shown |= {one.variant.without_overlap for one in plan.families}
+    others = [one for one in plan.by_time if one.variant.family != "gossip"]
+    methods = {one.variant.without_overlap or one.name: one.name for one in reversed(others)}
+    shown |= {*methods.values(), *(one.variant.without_overlap for one in plan.families)}
     return tuple(one for one in plan.by_time if one.name in shown)
 
 
