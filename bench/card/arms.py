@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -23,6 +23,7 @@ from bench.convergence.arms import ARMS as STUDY_ARMS
 from bench.convergence.batched import BatchedVotingMethod
 from bench.convergence.batched_local import BatchedMuonMethod
 from bench.convergence.method import SwarmSize
+from thinwire_planner.methods.growth import GROWTHS, MEASURED, Growth
 from thinwire_proto.contract import ScheduleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.exact.schedule import learning_rate
@@ -36,7 +37,7 @@ FLOAT_BITS = 32
 class CardArm:
     """One arm. kind: adamw, muon, votes or local. rate: the middle of the swept rates. adamw_rate: factor on it of what
     takes no steps of Muon. step: of the sketch, in σ; 0: all-reduced. study: the arm of `bench.convergence` that it
-    is."""
+    is. growth: of its rounds. like: the arm whose best rate it has; empty: it is swept."""
 
     name: str
     what: str
@@ -45,6 +46,8 @@ class CardArm:
     adamw_rate: float = MuonSpec().adamw_rate
     step: float = 0.0
     study: str = ""
+    growth: Growth = ()
+    like: str = ""
 
     @property
     def local_steps(self) -> int:
@@ -56,19 +59,28 @@ def _muon(name: str, what: str, adamw_rate: float = MuonSpec().adamw_rate, step:
     return CardArm(name, what, "muon", 0.02, adamw_rate, step)
 
 
+def _growing(arm: CardArm) -> CardArm:
+    what = f"{arm.name}, in rounds that become {MEASURED} times as large"
+    return replace(arm, name=f"{arm.name}-growing", what=what, growth=GROWTHS[MEASURED], like=arm.name)
+
+
+_HALF = _muon("muon-half", "the same", 0.5)
+_FINE = _muon("muon-0.5", "the same, steps of 0.5 σ", 0.5, step=0.5)
 ARMS = {
     arm.name: arm
     for arm in (
         CardArm("adamw", "AdamW, β 0.9 and 0.99, all-reduced", "adamw", 0.003),
         _muon("muon", "Muon, momentum 0.9, all-reduced"),
-        _muon("muon-half", "the same", 0.5),
+        _HALF,
+        _growing(_HALF),
         _muon("muon-1.5", "error feedback on the node, steps of 1.5 σ, mean, then Muon", step=1.5),
-        _muon("muon-0.5", "the same, steps of 0.5 σ", 0.5, step=0.5),
+        _FINE,
+        _growing(_FINE),
         CardArm("thinwire", "the contract's defaults", "votes", 0.002, study="thinwire"),
         CardArm("muon-4", STUDY_ARMS["muon-4"].what, "local", 0.015, study="muon-4"),
     )
 }
-DENSE = ("adamw", "muon", "muon-half")
+DENSE = ("adamw", "muon", "muon-half", "muon-half-growing")
 """The arms of the yardstick: others are compared with the best of them."""
 
 
@@ -106,7 +118,7 @@ class MergedMuon:
 
     def __init__(self, problem: CardProblem, arm: CardArm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         self._problem, self._arm, self._schedule, self._swarm = problem, arm, schedule, swarm
-        self._nodes = swarm.nodes if arm.step else 1
+        self._nodes, self._at_once = swarm.nodes if arm.step else 1, swarm.samples
         self._muon = GroupedMuon(problem.parameters, rule=MuonSpec(adamw_rate=arm.adamw_rate))
         self._unsent = {
             shape: torch.zeros(self._nodes, len(names), *shape, device=problem.device)
@@ -117,11 +129,13 @@ class MergedMuon:
         self.bits = float(FLOAT_BITS)
         self.up = 0.0
 
+    def grow(self, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
+        self._schedule, self._swarm = schedule, swarm
+
     @torch.no_grad()
     def train(self, step: int, first: int) -> Tensor:
-        swarm, rate = self._swarm, learning_rate(self._schedule, step)
-        with torch.enable_grad():
-            loss, gradients = self._problem.gradients_of_shares(first, self._nodes, swarm.samples // self._nodes)
+        rate = learning_rate(self._schedule, step)
+        loss, gradients = self._gradients(first)
         is_measured, entropies = step % MEASURED_EVERY == 0 and self._arm.step > 0, []
         for shape, names in self._muon.groups.items():
             of_group = torch.stack([gradients.pop(name) for name in names], 1)
@@ -135,6 +149,17 @@ class MergedMuon:
             self.bits = sum(entropies) / self._in_matrices
         self.up = (self._in_matrices * self.bits + self._in_others * FLOAT_BITS) / 8
         return loss
+
+    def _gradients(self, first: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mean loss and the gradient of each node, in passes as large as the first round."""
+        passes, at_once = self._swarm.samples // self._at_once, self._at_once
+        share, losses, total = at_once // self._nodes, [], dict[str, Tensor]()
+        for start in range(first, first + passes * at_once, at_once):
+            with torch.enable_grad():
+                loss, gradients = self._problem.gradients_of_shares(start, self._nodes, share)
+            losses.append(loss)
+            total = {name: total[name].add_(one) if total else one for name, one in gradients.items()}
+        return torch.stack(losses).mean(), {name: one.div_(passes) for name, one in total.items()}
 
     def _quantized(self, shape: tuple[int, ...], gradients: Tensor) -> tuple[Tensor, Tensor]:
         """Return what each node sends, and the same in steps: [nodes, matrices, rows, columns]. The rest stays here."""

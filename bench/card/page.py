@@ -31,8 +31,8 @@ models of tokens. Of the text 6bcdfe35b5c3db50…, files were held out, not pack
 * *Above dense* compares it with the best all-reduced arm that ran with the same model, text, batch and number of
   tokens, each at its own best rate; AdamW and Muon must have.
 * *Tokens* are those of all nodes; nodes only split the batch. *A parameter*: tokens divided by parameters.
-* *Bits* is what a node sends for a component and step. Of `muon-S` it is the entropy of the steps, of matrices
-  alone: embeddings and vectors are all-reduced there, and *up* has them with 32 bits.
+* *Bits* is what a node sends for a component and step, in `-growing` for a component and round. Of `muon-S` it is the
+  entropy of the steps, of matrices alone: embeddings and vectors are all-reduced there, and *up* has them with 32 bits.
 * *Up* is bytes that a node sends, a parameter and token, where an all-reduce counts 4 bytes a parameter and step.
 * On a card, products are in bfloat16 with float32 masters, and orthogonalization is in TF32.
 """

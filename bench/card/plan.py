@@ -116,16 +116,17 @@ def runs_of(item: Item, lines: Sequence[Line]) -> Iterator[CardRun]:
     if item.rate:
         yield CardRun(item.model, item.arm, item.nodes, item.rate, item.tokens, item.seed)
         return
-    nodes = SWEPT_WITH.get(item.arm, item.nodes)
+    arm = ARMS[item.arm].like or item.arm
+    nodes = SWEPT_WITH.get(arm, item.nodes)
     tokens = MODELS[item.model].sweep
     swept = {
         Rates(line.run.rate): line.loss if math.isfinite(line.loss) else math.inf
         for line in lines
-        if line.run == CardRun(item.model, item.arm, nodes, line.run.rate, tokens)
+        if line.run == CardRun(item.model, arm, nodes, line.run.rate, tokens)
     }
-    missing, best = sweep(swept, Rates(ARMS[item.arm].rate * MODELS[item.model].scale), FACTOR)
+    missing, best = sweep(swept, Rates(ARMS[arm].rate * MODELS[item.model].scale), FACTOR)
     for rates in missing:
-        yield CardRun(item.model, item.arm, nodes, rates.rate, tokens)
+        yield CardRun(item.model, arm, nodes, rates.rate, tokens)
     if best is not None:
         yield CardRun(item.model, item.arm, item.nodes, best.rate, item.tokens, item.seed)
 
@@ -148,6 +149,7 @@ LARGE_TOKENS = 40_000_000
 _MUON = (("muon-half", 1), ("muon-0.5", 4), ("muon-0.5", 16))
 _DENSE_AND_MUON = (("adamw", 1), ("muon", 1), *_MUON)
 _ALL = (*_DENSE_AND_MUON, ("thinwire", 4), ("thinwire", 16), ("muon-4", 16))
+_GROWING = (("muon-half-growing", 1), ("muon-0.5-growing", 4), ("muon-0.5-growing", 16))
 
 
 def _items(model: str, tokens: int, arms: Iterable[tuple[str, int]], seed: int = 1) -> list[Item]:
@@ -155,15 +157,16 @@ def _items(model: str, tokens: int, arms: Iterable[tuple[str, int]], seed: int =
 
 
 ITEMS = [
+    *_items(SMALL, LONG, (*_DENSE_AND_MUON, *_GROWING)),
     *_items(SMALL, LONG, _ALL),
     *_items(LARGE, LARGE_TOKENS, _ALL),
-    *_items(SMALL, LONG, _MUON, seed=2),
+    *_items(SMALL, LONG, (*_MUON, *_GROWING), seed=2),
     *_items(SMALL, SHORT, _ALL),
     *_items(LARGEST, LARGE_TOKENS // 2, _DENSE_AND_MUON),
-    *_items(SMALL, LONG, _MUON, seed=3),
+    *_items(SMALL, LONG, (*_MUON, *_GROWING), seed=3),
     *(Item(SMALL, arm, nodes, LONG, rate=0.005) for arm, nodes in (("muon", 1), *_MUON)),
 ]
 """The items that a card makes, the most important first."""
 SMALLEST_ITEMS = _items("byte-1m", 1 << 22, _DENSE_AND_MUON)
 """The model and the batch of `bench.convergence`, which a processor trains too: a check of the arms."""
-QUICK_ITEMS = _items("quick", 512 * 16, (*_ALL, ("muon-1.5", 4)))
+QUICK_ITEMS = _items("quick", 512 * 16, (*_ALL, *_GROWING, ("muon-1.5", 4)))

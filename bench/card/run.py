@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from bench.card.arms import ARMS, CardMethod, make_method
 from bench.card.model import CardProblem
 from bench.card.plan import MODELS, CardRun, Line
+from bench.convergence.growth import Stage, schedules_of, stages_of
+from bench.convergence.method import Growing, SwarmSize
 from bench.convergence.run import name_of, schedule_of
 from bench.convergence.text import Text
+from thinwire_proto.contract import ScheduleSpec
 
 CURVE_POINTS = 8
 CURVE_TOKENS, HELD_OUT_TOKENS = 1 << 18, 1 << 20
@@ -31,16 +34,17 @@ def carry_out(run: CardRun, text: Text, device: torch.device, until: float) -> L
     clear."""
     began = time.monotonic()
     model, arm = MODELS[run.model], ARMS[run.arm]
-    rounds = max(1, run.tokens // run.round_tokens)
-    schedule = schedule_of(run.rate, rounds * arm.local_steps)
+    stages = stages_of(arm.growth, max(1, run.tokens // run.round_tokens))
+    schedules = schedules_of(schedule_of(run.rate, stages[-1].ends * arm.local_steps), arm.growth, stages)
     problem = CardProblem(model.spec, text, run.seed, device)
-    method = make_method(problem, arm, schedule, run.swarm)
-    curve, bits, up, speed = _rounds(run, rounds, problem, method, lambda left: _check(until, left))
+    method = make_method(problem, arm, schedules[0], run.swarm)
+    parts = list(zip(stages, schedules, strict=True))
+    curve, bits, up, speed = _rounds(run, parts, problem, method, lambda left: _check(until, left))
     final = float(problem.held_out_loss(_samples_of(HELD_OUT_TOKENS, run)))
     parameters = sum(tensor.numel() for tensor in problem.parameters.values())
     return Line(
         run=run, parameters=parameters, batch=model.batch, loss=final, curve=curve, bits=bits,
-        up=up / (parameters * model.batch), speed=speed, seconds=time.monotonic() - began, corpus=text.hash,
+        up=up / parameters, speed=speed, seconds=time.monotonic() - began, corpus=text.hash,
         card=name_of(device), torch=torch.__version__,
     )  # fmt: skip
 
@@ -51,36 +55,45 @@ def _check(until: float, left_s: float) -> None:
 
 
 def _rounds(
-    run: CardRun, rounds: int, problem: CardProblem, method: CardMethod, check: Callable[[float], None]
+    run: CardRun,
+    parts: Sequence[tuple[Stage, ScheduleSpec]],
+    problem: CardProblem,
+    method: CardMethod,
+    check: Callable[[float], None],
 ) -> tuple[list[tuple[int, float]], float, float, float]:
-    """Train; the curve, the means of bits and of bytes that a node sends a step, and tokens a second."""
+    """Train; the curve, the mean of bits of a step, bytes that a node sends a token, and tokens a second."""
+    rounds = parts[-1][0].ends
     measured = {round(rounds * (point + 1) / CURVE_POINTS) for point in range(CURVE_POINTS)}
     steps, samples = ARMS[run.arm].local_steps, MODELS[run.model].samples
     curve, bits, up, evaluating = [], 0.0, 0.0, 0.0
-    timed_from = min(UNTIMED_ROUNDS, rounds - 1)
+    timed_from, tokens, untimed = min(UNTIMED_ROUNDS, rounds - 1), 0, 0
     began = time.monotonic()
     for number in range(rounds):
         if number == timed_from:
             _wait(problem.device)
-            began, evaluating = time.monotonic(), 0.0
-        loss = method.train(number * steps, number * steps * samples)
-        bits, up = bits + method.bits, up + method.up
+            began, evaluating, untimed = time.monotonic(), 0.0, tokens
+        stage, schedule = next(one for one in parts if number < one[0].ends)
+        if number == stage.begins > 0:
+            assert isinstance(method, Growing)
+            method.grow(schedule, SwarmSize(run.nodes, samples * stage.times))
+        loss = method.train(number * steps, stage.steps_before(number) * steps * samples)
+        bits, up = bits + method.bits, up + method.up * steps
+        tokens = stage.steps_before(number + 1) * run.round_tokens
         if number + 1 in measured:
             _wait(problem.device)
             before = time.monotonic()
             of_held_out = problem.held_out_loss(_samples_of(CURVE_TOKENS, run))
-            curve.append(((number + 1) * run.round_tokens, float(of_held_out)))
+            curve.append((tokens, float(of_held_out)))
             evaluating += time.monotonic() - before
             if not math.isfinite(curve[-1][1]):
                 break
         elif (number + 1) % WAIT_EVERY == 0:
             loss.item()
-            done = number + 1 - timed_from
-            check((rounds - number - 1) * (time.monotonic() - began - evaluating) / max(1, done))
+            took = time.monotonic() - began - evaluating
+            check((run.tokens - tokens) * took / max(1, tokens - untimed))
     _wait(problem.device)
     took = max(time.monotonic() - began - evaluating, 1e-9)
-    done = number + 1
-    return curve, bits / done, up / done, (done - timed_from) * run.round_tokens / took
+    return curve, bits / (number + 1), up / tokens, (tokens - untimed) / took
 
 
 def _samples_of(tokens: int, run: CardRun) -> int:

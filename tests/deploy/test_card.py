@@ -15,8 +15,9 @@ from bench.card.__main__ import Texts, work
 from bench.card.arms import ARMS, make_method
 from bench.card.corpus import pack, read
 from bench.card.model import CardProblem
-from bench.card.plan import QUICK, CardRun, Item, Line
-from bench.convergence.method import SwarmSize
+from bench.card.plan import QUICK, CardRun, Item, Line, next_runs
+from bench.card.run import carry_out
+from bench.convergence.method import Growing, SwarmSize
 from bench.convergence.text import Text
 from bench.studies import append
 from bench.studies import read as read_results
@@ -46,6 +47,27 @@ def test_each_arm_learns(arm: str) -> None:
     assert all(torch.isfinite(tensor).all() for tensor in problem.parameters.values())
     assert 0 < method.bits <= 32
     assert method.up > 0
+
+
+def test_a_larger_round_takes_the_mean_of_as_many_gradients() -> None:
+    """In passes as large as the first round, so that it fits where that did."""
+    problems = [a_problem(), a_problem()]
+    for problem, samples in zip(problems, (4, 16), strict=True):
+        method = make_method(problem, ARMS["muon-half"], SCHEDULE, SwarmSize(4, samples))
+        assert isinstance(method, Growing)
+        method.grow(SCHEDULE, SwarmSize(4, 16))
+        method.train(0, 0)
+    for one, other in zip(*(problem.parameters.values() for problem in problems), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_rounds_that_grow_send_as_often_as_they_are_fewer() -> None:
+    """Of 32 steps, 2 rounds have one, 1 has two, 1 has four and 3 have eight."""
+    run = CardRun("quick", "muon-half-growing", 1, 0.01, 512 * 32)
+    line = carry_out(run, a_text(), CPU, math.inf)
+    assert line.up == pytest.approx(4 * 7 / run.tokens)
+    assert line.curve[-1][0] == run.tokens
+    assert [run.arm for run in next_runs([Item("quick", run.arm, 1, run.tokens)], [])] == ["muon-half"] * 3
 
 
 def test_held_out_packages_are_not_trained_on(tmp_path: Path) -> None:
