@@ -27,7 +27,7 @@ BACKWARD_PART = 2 / 3
 """Part of a forward and backward pass that is the backward pass, which has twice the products."""
 
 
-GROWING_TOKENS = 1.06
+GROWING_TOKENS = 1.05
 """As in `Forecast`, with rounds that grow (docs/convergence: muon-half-growing)."""
 
 
