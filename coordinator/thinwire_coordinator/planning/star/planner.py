@@ -194,7 +194,7 @@ def _level_keys(plan: Plan) -> list[Key]:
     demo = plan.run.demo
     bits = 8 * plan.step.sent_bytes / plan.model.components
     return [
-        ("vote_levels", demo.vote_levels, f"to either side of 0: {bits:.2g} bits a component; the links have time"),
+        ("vote_levels", demo.vote_levels, f"to either side of 0: {bits:.2g} bits a component; fewer need more tokens"),
         ("vote_step", demo.vote_step, "of two levels, in standard deviations; larger ones are fewer bytes"),
         ("update_levels", demo.update_levels, "of the sum, to either side of 0"),
     ]
