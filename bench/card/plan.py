@@ -169,4 +169,4 @@ ITEMS = [
 """The items that a card makes, the most important first."""
 SMALLEST_ITEMS = _items("byte-1m", 1 << 22, _DENSE_AND_MUON)
 """The model and the batch of `bench.convergence`, which a processor trains too: a check of the arms."""
-QUICK_ITEMS = _items("quick", 512 * 16, (*_ALL, *_GROWING, ("muon-1.5", 4)))
+QUICK_ITEMS = _items("quick", 512 * 128, (*_ALL, *_GROWING, ("muon-1.5", 4)))

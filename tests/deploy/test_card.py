@@ -61,7 +61,7 @@ def test_a_larger_round_takes_the_mean_of_as_many_gradients() -> None:
         assert torch.allclose(one, other, atol=1e-5)
 
 
-def test_rounds_that_grow_send_as_often_as_they_are_fewer() -> None:
+def test_rounds_that_grow_send_once_a_round() -> None:
     """Of 32 steps, 2 rounds have one, 1 has two, 1 has four and 3 have eight."""
     run = CardRun("quick", "muon-half-growing", 1, 0.01, 512 * 32)
     line = carry_out(run, a_text(), CPU, math.inf)

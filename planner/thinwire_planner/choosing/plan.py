@@ -23,7 +23,7 @@ MEASURED_GOSSIP = (
 )
 
 MEASURED_GROWTH = (
-    f"rounds that grow begin with a step as large as it is here, and become {MEASURED} times as large; measured with 4 "
+    f"rounds that grow begin with the batch of a step here, and become {MEASURED} times as large; measured with 4 "
     "nodes, in runs of 900 rounds and the batch that learns most from a token; in fewer rounds they learn less"
 )
 
@@ -136,7 +136,7 @@ def _reasons(setting: Setting, families: Mapping[str, Predicted], taken: Predict
     reasons += _against_the_star(setting, families, taken)
     if taken.variant.family == "gossip":
         reasons.append(MEASURED_GOSSIP)
-    if GROWING in taken.name:
+    if GROWING in taken.name or (gain is not None and GROWING in gain.baseline):
         reasons.append(MEASURED_GROWTH)
     reasons.append(MEASURED_TOKENS)
     return reasons

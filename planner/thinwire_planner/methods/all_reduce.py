@@ -1,7 +1,7 @@
 """DistributedDataParallel with a ring all-reduce of float32 gradients, and steps of Muon.
 
     T = E[max C] + max(0, X − hidden),  X = 2(n−1)·t(4P/n)
-    where rounds grow: T(g) = E[max Σ_g C] + max(0, X − hidden), and once in g steps
+    where rounds grow: T = (E[max Σ_g C] + max(0, X − hidden)) / g
 
 The n − 1 steps of reducing and the n − 1 of gathering each send an n-th of the gradients to the next node of the ring
 (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009), and a step takes as long as its slowest edge.
@@ -31,15 +31,15 @@ GROWING_TOKENS = 1.05
 """As in `Forecast`, with rounds that grow (docs/convergence: muon-half-growing)."""
 
 
-def exchange_s(setting: Setting) -> float:
-    """X: an all-reduce of all gradients, or parameters, in float32."""
+def exchange_s(setting: Setting, steps: int = 1) -> float:
+    """X: an all-reduce of all gradients, or parameters, in float32, after so many steps."""
     nodes = setting.nodes
     if nodes == 1:
         return 0.0
     senders = np.arange(nodes)
     receivers = (senders + 1) % nodes
     part_bytes = FLOAT32_BYTES * setting.parameters / nodes
-    first = setting.network.edges_s(senders, receivers, part_bytes, setting.slowest_s).max()
+    first = setting.network.edges_s(senders, receivers, part_bytes, steps * setting.slowest_s).max()
     other = setting.network.edges_s(senders, receivers, part_bytes, 0.0).max()
     return float(first + (2 * (nodes - 1) - 1) * other)
 
@@ -52,7 +52,7 @@ def hidden_s(setting: Setting) -> float:
 
 def _forecast(setting: Setting, times: int = 1, tokens: float = 1.0) -> Forecast:
     """times: steps that are as large as a round."""
-    computing, exchange = setting.waiting_s(times), exchange_s(setting) / times
+    computing, exchange = setting.waiting_s(times), exchange_s(setting, times) / times
     hidden = min(hidden_s(setting) / times, exchange)
     return Forecast(
         computing + exchange - hidden,

@@ -24,7 +24,7 @@ alone, so it is taken to end as far above dense Muon as at the short one."""
 
 
 def _forecast(setting: Setting) -> Forecast:
-    computing, exchange = setting.waiting_s(LOCAL_STEPS), exchange_s(setting) / LOCAL_STEPS
+    computing, exchange = setting.waiting_s(LOCAL_STEPS), exchange_s(setting, LOCAL_STEPS) / LOCAL_STEPS
     return Forecast(
         computing + exchange,
         ring_bytes(setting.nodes) / LOCAL_STEPS,

@@ -132,8 +132,8 @@ def step_s(setting: Setting) -> float:
     return (setting.step_operations or 30 * width * setting.parameters) / setting.rates.step
 
 
-def node_transfer_s(setting: Setting, size_bytes: float, *, upward: bool) -> float:
-    """A message over the slowest line of a node, after the computing of a round."""
+def node_transfer_s(setting: Setting, size_bytes: float, *, upward: bool, steps: int = 1) -> float:
+    """A message over the slowest line of a node, after the computing of a round of so many steps."""
     network = setting.network
     rate = (network.up_bits_s if upward else network.down_bits_s).min() / network.per_host
     return float(
@@ -143,20 +143,20 @@ def node_transfer_s(setting: Setting, size_bytes: float, *, upward: bool) -> flo
             rate,
             loss=network.loss,
             congestion=network.congestion,
-            idle_s=setting.mean_s,
+            idle_s=steps * setting.mean_s,
         )
     )
 
 
-def exchange_parts(setting: Setting, rule: StarRule) -> tuple[tuple[str, float], ...]:
-    """The way of the votes in, the merge, and the way of the update out."""
+def exchange_parts(setting: Setting, rule: StarRule, steps: int = 1) -> tuple[tuple[str, float], ...]:
+    """The way of the votes in, the merge, and the way of the update out, after so many steps."""
     up, update = (setting.parameters * each for each in (rule.up, setting.by_nodes(rule.down)))
     return (
-        ("upload", node_transfer_s(setting, up, upward=True)),
+        ("upload", node_transfer_s(setting, up, upward=True, steps=steps)),
         ("into the coordinator", wire_bits(up) * setting.nodes / setting.coordinator_down_bits_s),
         ("merge", setting.nodes * setting.parameters / setting.rates.merge),
         ("out of the coordinator", wire_bits(update) * setting.nodes / setting.coordinator_up_bits_s),
-        ("download", node_transfer_s(setting, update, upward=False)),
+        ("download", node_transfer_s(setting, update, upward=False, steps=steps)),
     )
 
 
@@ -170,7 +170,7 @@ def _round(setting: Setting, rule: StarRule, steps: int, base_age: int, *, waits
     """A step of rounds that have so many."""
     computing = (setting.waiting_s(steps) if waits else setting.together_s) * steps + own_s(setting)
     computing += step_s(setting) if rule.takes_step else 0.0
-    parts = exchange_parts(setting, rule)
+    parts = exchange_parts(setting, rule, steps)
     exchange = sum(seconds for _, seconds in parts)
     return Forecast(
         (max(computing, exchange) if base_age else computing + exchange) / steps,
@@ -182,10 +182,10 @@ def _round(setting: Setting, rule: StarRule, steps: int, base_age: int, *, waits
 
 @METHODS.register("star")
 def star(setting: Setting) -> Iterator[Variant]:
-    for place, rule in enumerate(RULES):
+    for rule in RULES:
         fresh = f"star, {rule.name}, base age 0"
         in_turn = partial(_forecast, rule=rule, base_age=0)
-        looseness = 1.0 + 0.01 * place
+        looseness = 1.0 + 0.01 * setting.by_nodes(rule.tokens) + (0.005 if rule.grows else 0.0)
         yield Variant(fresh, FAMILY, partial(in_turn, waits=True), False, looseness)
         clock = f"star, {rule.name}{BY_THE_CLOCK}"
         if rule.takes_step:  # on fresh gradients alone

@@ -101,7 +101,7 @@ def test_an_update_of_more_nodes_has_more_bytes() -> None:
 
 def test_rounds_of_local_steps_divide_the_exchange_and_steps_of_muon_wait_for_it() -> None:
     where = setting(4, variation=0.0)
-    exchanges = {rule.name: sum(one for _, one in exchange_parts(where, rule)) for rule in RULES}
+    exchanges = {rule.name: sum(one for _, one in exchange_parts(where, rule, rule.local_steps)) for rule in RULES}
     own = PARAMETERS * (1 / 1e8 + 1 / 1e8)
     assert seconds("star, local_muon, base age 0", where) == pytest.approx(0.5 + (own + exchanges["local_muon"]) / 4)
     for levels in (7, 19):
@@ -140,13 +140,31 @@ def test_rounds_that_grow_exchange_once_in_so_many_steps() -> None:
     """Of 128 steps, 8 rounds have one, 4 have two, 4 have four and 12 have eight: 28 rounds."""
     where, own = setting(4, variation=0.0), PARAMETERS * (1 / 1e8 + 1 / 1e8)
     assert mean_growth(MEASURED) == pytest.approx(128 / 28)
-    assert seconds("all-reduce, rounds that grow", where) == pytest.approx(0.5 + exchange_s(where) * 28 / 128)
+    rounds = {1: 8, 2: 4, 4: 4, 8: 12}
+    exchanges = sum(n * exchange_s(where, g) for g, n in rounds.items())
+    assert seconds("all-reduce, rounds that grow", where) == pytest.approx(0.5 + exchanges / 128)
     for rule in (rule for rule in RULES if rule.grows):
-        once = own + step_s(where) + sum(one for _, one in exchange_parts(where, rule))
+        exchanges = sum(n * one for g, n in rounds.items() for _, one in exchange_parts(where, rule, g))
         found = by_name(f"star, {rule.name}, base age 0", where)
-        assert found.seconds == pytest.approx(0.5 + once * 28 / 128)
+        assert found.seconds == pytest.approx(0.5 + (28 * (own + step_s(where)) + exchanges) / 128)
         assert found.forecast.bytes_a_parameter == pytest.approx((rule.up + rule.down[4]) * 28 / 128)
         assert sum(one for _, one in found.forecast.parts) == pytest.approx(found.seconds)
+
+
+def test_a_round_that_grew_hides_as_much_as_a_step() -> None:
+    """The last backward pass, once a round; and its connections were idle for all of its steps."""
+    where, rounds = setting(rate=1e9, variation=0.0, parameters=50_000_000, passes=2), {1: 8, 2: 4, 4: 4, 8: 12}
+    took = [n * (g * 0.5 + exchange_s(where, g) - hidden_s(where)) for g, n in rounds.items()]
+    assert 0 < hidden_s(where) < exchange_s(where)
+    assert seconds("all-reduce, rounds that grow", where) == pytest.approx(sum(took) / 128)
+
+
+def test_connections_ramp_up_after_all_steps_of_a_round() -> None:
+    where = setting(rate=1e8, rtt_s=0.2, variation=0.0, compute=ComputeTimes.around(0.1, 0.0))
+    (fine,) = [rule for rule in RULES if rule.grows and rule.vote_levels == 9]
+    of_one, of_eight = (dict(exchange_parts(where, fine, steps)) for steps in (1, 8))
+    assert of_eight["upload"] > of_one["upload"]
+    assert exchange_s(where, 8) > exchange_s(where, 1)
 
 
 def test_nodes_wait_less_for_the_slowest_in_large_rounds() -> None:
@@ -157,7 +175,7 @@ def test_nodes_wait_less_for_the_slowest_in_large_rounds() -> None:
 def test_local_steps_divide_the_exchange() -> None:
     where = setting(variation=0.0)
     name = f"local steps of Muon, H = {LOCAL_STEPS}"
-    assert seconds(name, where) == pytest.approx(0.5 + exchange_s(where) / LOCAL_STEPS)
+    assert seconds(name, where) == pytest.approx(0.5 + exchange_s(where, LOCAL_STEPS) / LOCAL_STEPS)
 
 
 def test_gossip_on_fast_lines_takes_little_more_than_computing() -> None:

@@ -68,10 +68,12 @@ def budgets(padding: float) -> tuple[DemoSpec, ...]:
 
 @dataclass(frozen=True)
 class Amount:
-    """How much a run trains. tokens: of all nodes. rounds: if they are given, in place of tokens."""
+    """How much a run trains. tokens: of all nodes. rounds: if they are given, in place of tokens. growth: how many
+    times as large its rounds become, if that is given."""
 
     tokens: float
     rounds: int | None = None
+    growth: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ class RoundChoice:
     growth: int = 1
 
     def tokens(self, nodes: int) -> float:
-        """Tokens for a loss, over those of Muon with every gradient exchanged."""
+        """Tokens for a loss, over those of Muon with every gradient exchanged. Where rounds grow at all, they are those
+        of the growth that was measured."""
         return tokens_of(self.rule.kind, self.demo.vote_levels, nodes, grows=self.growth > 1)
 
     def cost(self, nodes: int) -> float:
@@ -173,7 +176,7 @@ def _merged_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> RoundC
     fine, coarse = map(DemoSpec.model_validate, (MergedMuonSpec.FINE, MergedMuonSpec.DEMO_DEFAULTS))
     fitting = [demo for demo in (fine, coarse) if swarm.nodes <= nodes_max(demo)] or [coarse]
     choices = (_in_levels(demo, facts, swarm, amount) for demo in fitting)
-    return min(choices, key=lambda choice: choice.round_s * choice.tokens(swarm.nodes))
+    return min(choices, key=lambda one: one.round_s / mean_growth(one.growth) * one.tokens(swarm.nodes))
 
 
 def _in_levels(demo: DemoSpec, facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> RoundChoice:
@@ -186,8 +189,8 @@ def _in_levels(demo: DemoSpec, facts: ModelFacts, swarm: SwarmFacts, amount: Amo
     waiting_s = transfer_s(facts, demo, swarm) + step_s(rule, facts, swarm)
     coordinator_s = coordinator_step_s(rule, facts, swarm) / STEP_PART
     round_s = max(wanted_s, coordinator_s, _needed_s(computing_s, waiting_s))
-    growth = 1
-    if not amount.rounds:
+    growth = amount.growth or 1
+    if amount.growth is None and not amount.rounds:
         least_tokens = max(1.0, samples) * facts.context
         growth = _growth(
             amount.tokens / (least_tokens * swarm.nodes),

@@ -25,7 +25,6 @@ from thinwire_coordinator.planning.star import traffic
 from thinwire_coordinator.planning.star.choice import (
     NARROW_PADDING_MIN,
     Amount,
-    RoundChoice,
     budgets,
     choice_for,
     coordinator_step_s,
@@ -63,9 +62,11 @@ def choose(wanted: Wanted) -> tuple[RunSpec, Sequence[Order]]:
     nobody.
     """
     facts, swarm = wanted.facts, wanted.swarm
-    amount = Amount(tokens_for(wanted), wanted.steps)
+    amount = Amount(tokens_for(wanted), wanted.steps, wanted.growth)
     chosen = choice_for(facts, swarm, amount, wanted.memory_bytes, wanted.rule)
-    times = _growth(wanted, chosen)
+    if (wanted.growth or 1) > 1 and chosen.rule.kind != MERGED_MUON:
+        raise ConfigError(f"rounds that grow are known with {MERGED_MUON} alone; give --rule {MERGED_MUON} too")
+    times = chosen.growth
     length_s = rounded_s(min(max(chosen.round_s, facts.context / swarm.tokens_s), LENGTH_S_MAX))
     fitting = length_s * swarm.tokens_s / facts.context
     most = nodes_max(chosen.demo, swarm.nodes)
@@ -93,15 +94,6 @@ def choose(wanted: Wanted) -> tuple[RunSpec, Sequence[Order]]:
     }
     planned = tuple(orders_for(run, times, lengths_ms))
     return run.model_copy(update={"schedule": growing(run.schedule, GROWTHS[times])}), planned
-
-
-def _growth(wanted: Wanted, chosen: RoundChoice) -> int:
-    """How many times as large rounds become."""
-    if wanted.growth is None:
-        return chosen.growth
-    if wanted.growth > 1 and chosen.rule.kind != MERGED_MUON:
-        raise ConfigError(f"rounds that grow are known with {MERGED_MUON} alone; give --rule {MERGED_MUON} too")
-    return wanted.growth
 
 
 def step_of(run: RunSpec, facts: ModelFacts, swarm: SwarmFacts, micro_batch: int = 8) -> Step:
