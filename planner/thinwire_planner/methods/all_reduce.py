@@ -25,8 +25,6 @@ FAMILY = "all-reduce"
 BUCKET_BYTES = 25 * 1024 * 1024
 BACKWARD_PART = 2 / 3
 """Part of a forward and backward pass that is the backward pass, which has twice the products."""
-
-
 GROWING_TOKENS = 1.05
 """As in `Forecast`, with rounds that grow (docs/convergence: muon-half-growing)."""
 

@@ -36,9 +36,9 @@ def mean_growth(times: int) -> float:
     return 1 / sum(rounds_of(times))
 
 
-def over_stages(forecast_of: Callable[[int], Forecast], times: int = MEASURED) -> Forecast:
+def over_stages(forecast_of: Callable[[int], Forecast]) -> Forecast:
     """The mean step of a run. forecast_of: a step of rounds that are so many times as large as the first."""
-    stages = [(share, forecast_of(larger)) for larger, share in GROWTHS[times]]
+    stages = [(share, forecast_of(larger)) for larger, share in GROWTHS[MEASURED]]
     names = [name for name, _ in stages[0][1].parts]
     parts = ((name, sum(share * dict(one.parts)[name] for share, one in stages)) for name in names)
     return Forecast(

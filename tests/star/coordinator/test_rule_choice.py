@@ -59,9 +59,9 @@ def test_gradients_travel_where_links_and_machines_have_the_time(nodes: int) -> 
     assert slow.rule.kind == "local_muon"
 
 
-@pytest.mark.parametrize("nodes", [4, 64])
+@pytest.mark.parametrize("nodes", [2, 4, 64])
 def test_gradients_travel_in_finer_levels_where_that_takes_no_time_from_a_round(nodes: int, tmp_path: Path) -> None:
-    fine, slower = chosen(BYTE_1M, swarm(nodes)), chosen(BYTE_1M, swarm(nodes, up=2e6))
+    fine, slower = (chosen(BYTE_1M, of, growth=1) for of in (swarm(nodes), swarm(nodes, up=2e6)))
     assert (fine.demo.vote_step, fine.demo.vote_levels, fine.demo.update_levels) == (0.5, 9, 15)
     assert fine.round.length_s == slower.round.length_s
     step = plan_of(fine, BYTE_1M, DATA, swarm(nodes), 8e9).step
