@@ -129,7 +129,7 @@ class MergedMuon:
         self.bits = float(FLOAT_BITS)
         self.up = 0.0
 
-    def grow(self, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
+    def grow(self, schedule: ScheduleSpec, swarm: SwarmSize, times: int) -> None:
         self._schedule, self._swarm = schedule, swarm
 
     @torch.no_grad()

@@ -75,7 +75,7 @@ def _rounds(
         stage, schedule = next(one for one in parts if number < one[0].ends)
         if number == stage.begins > 0:
             assert isinstance(method, Growing)
-            method.grow(schedule, SwarmSize(run.nodes, samples * stage.times))
+            method.grow(schedule, SwarmSize(run.nodes, samples * stage.times), stage.times)
         loss = method.train(number * steps, stage.steps_before(number) * steps * samples)
         bits, up = bits + method.bits, up + method.up * steps
         tokens = stage.steps_before(number + 1) * run.round_tokens

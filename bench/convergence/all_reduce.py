@@ -108,7 +108,7 @@ class AllReduce:
         self._optimizer.step(gradients, learning_rate(self._schedule, step))
         return loss, all_reduce_traffic(self._problem, self._swarm.nodes)
 
-    def grow(self, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
+    def grow(self, schedule: ScheduleSpec, swarm: SwarmSize, times: int) -> None:
         self._schedule, self._swarm = schedule, swarm
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from thinwire_coordinator.planning.star.growth import FINE_FROM
 from thinwire_planner.methods.growth import GROWTHS, Growth
 from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalMuonSpec, MergedMuonSpec, RuleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
@@ -26,7 +27,8 @@ class Arm:
     none. demo, rule: for the kinds that compress. local_steps: H, inner steps of a node in a round. beta: of AdamW's
     second moment. momentum: of Muon; 0: AdamW. adamw_rate: factor on the rate of what takes no steps of Muon, in the
     dense kinds. outer_momentum: of the outer step. codec, pull: in a gossip run; pull: `exchange.gradient_pull`.
-    growth: of the rounds; empty: all are equally large. like: the arm whose best rates it has; empty: it is swept.
+    growth: of the rounds; empty: all are equally large. fine_from: smaller rounds, in samples of the first, have votes
+    in seven levels. like: the arm whose best rates it has; empty: it is swept.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Arm:
     outer: float = 0.0
     outer_momentum: float = 0.0
     growth: Growth = ()
+    fine_from: int = 1
     like: str = ""
 
     @property
@@ -63,12 +66,14 @@ class Arm:
 
 ADAMW, MUON, MUON_HALF, REFERENCE, DEFAULT = "adamw", "muon", "muon-half", "reference", "thinwire"
 MUON_GROWING = "muon-half-growing"
-DENSE = (ADAMW, MUON, MUON_HALF, MUON_GROWING)
+MUON_GROWING_16 = "muon-half-growing-16"
+DENSE = (ADAMW, MUON, MUON_HALF, MUON_GROWING, MUON_GROWING_16)
 """The arms of the yardstick: all others are compared with the best of them."""
 LOCAL_MUON = "muon-4"
 """Local steps with at least 150 times fewer bytes than a ring of sixteen nodes or more."""
 MERGED_MUON, MERGED_FINE = "merged-muon", "merged-muon-fine"
 MERGED_GROWING, FINE_GROWING = "merged-muon-growing", "merged-muon-fine-growing"
+FINER_GROWING = "merged-muon-finer-growing"
 GROWTH = GROWTHS[8]
 PULL = 0.5
 """Between 0.4 and 0.6, which were best in runs of 1M tokens (docs/log/decentralized.md)."""
@@ -113,6 +118,13 @@ _TABLE = (
         growth=GROWTH,
         like=MUON_HALF,
     ),
+    replace(
+        _MUON_HALF,
+        name=MUON_GROWING_16,
+        what="muon-half; rounds become 16 times as large, the larger ones after 1/16, 1/8, 3/16 and 3/8 of the tokens",
+        growth=GROWTHS[16],
+        like=MUON_HALF,
+    ),
     Arm(DEFAULT, "the contract's defaults: signs of the largest 96 components of a tile", "votes", 2e-3),
     Arm(
         LOCAL_MUON,
@@ -143,6 +155,15 @@ _TABLE = (
         what="merged-muon-fine in such rounds",
         demo=DemoSpec.model_validate(MergedMuonSpec.FINE),
         growth=GROWTH,
+        like=MERGED_FINE,
+    ),
+    replace(
+        _MERGED,
+        name=FINER_GROWING,
+        what="the same in rounds as those of muon-half-growing-16; in the first two sizes, votes have seven levels",
+        demo=DemoSpec.model_validate(MergedMuonSpec.FINE),
+        growth=GROWTHS[16],
+        fine_from=FINE_FROM[16],
         like=MERGED_FINE,
     ),
     Arm(

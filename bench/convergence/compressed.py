@@ -14,6 +14,7 @@ from bench.convergence.method import NodeTraffic, SwarmSize, mean
 from bench.convergence.problem import Problem
 from thinwire.compression.published import BYTES_A_COMPONENT, PublishedMomentum, components
 from thinwire.compression.residual import dropped_part
+from thinwire_coordinator.planning.star.growth import levels_at
 from thinwire_node.star.rules import make_rule
 from thinwire_proto.contract import Contract, CorpusSpec, Parameter, RoundSpec, ScheduleSpec
 from thinwire_proto.contract.exchanges.star import most_nodes
@@ -57,6 +58,7 @@ class SwarmMethod:
 
     def __init__(self, problem: Problem, arm: Arm, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
         self._problem, self._schedule, self._swarm, self._steps = problem, schedule, swarm, arm.local_steps
+        self._arm = arm
         self._contract = make_contract(problem, arm, schedule)
         tensors = {name: tensor.data for name, tensor in problem.parameters.items()}
         self._replica = Replica(self._contract, tensors, 0, b"")
@@ -90,8 +92,12 @@ class SwarmMethod:
         up = mean([float(len(encode_votes(one, layout))) for one in votes])
         return mean(losses), NodeTraffic(up, len(encode_update(update, layout)))
 
-    def grow(self, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
+    def grow(self, schedule: ScheduleSpec, swarm: SwarmSize, times: int) -> None:
         self._schedule, self._swarm = schedule, swarm
+        contract = self._contract
+        self._contract = contract.model_copy(update={"demo": levels_at(self._arm.demo, times, self._arm.fine_from)})
+        for node in self._nodes:
+            node.amend(self._contract)
 
 
 def make_contract(problem: Problem, arm: Arm, schedule: ScheduleSpec) -> Contract:
@@ -101,7 +107,7 @@ def make_contract(problem: Problem, arm: Arm, schedule: ScheduleSpec) -> Contrac
     return Contract(
         round=rounds.model_copy(update={"nodes_max": nodes_max}),
         model=problem.spec,
-        demo=arm.demo,
+        demo=levels_at(arm.demo, 1, arm.fine_from),
         rule=arm.rule,
         schedule=schedule,
         data=CorpusSpec(corpus_hash=problem.text.hash, corpus_bytes=size, train_bytes=size),

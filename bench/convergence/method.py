@@ -46,8 +46,8 @@ class Method(Protocol):
 class Growing(Protocol):
     """A method whose rounds can become larger."""
 
-    def grow(self, schedule: ScheduleSpec, swarm: SwarmSize) -> None:
-        """Take this schedule and these samples from the next round on."""
+    def grow(self, schedule: ScheduleSpec, swarm: SwarmSize, times: int) -> None:
+        """Take this schedule and these samples, so many times those of the first rounds, from the next round on."""
 
 
 def mean(values: list[float]) -> float:

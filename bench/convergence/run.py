@@ -147,7 +147,7 @@ def train(run: Run, state: Path | None = None) -> Result:
         stage, schedule = next(one for one in zip(stages, schedules, strict=True) if now.rounds < one[0].ends)
         if now.rounds == stage.begins > 0:
             assert isinstance(method, Growing)
-            method.grow(schedule, SwarmSize(run.nodes, run.size.samples * stage.times))
+            method.grow(schedule, SwarmSize(run.nodes, run.size.samples * stage.times), stage.times)
         first = stage.steps_before(now.rounds) * arm.local_steps * run.size.samples
         loss, of_round = method.round(now.rounds * arm.local_steps, first)
         now.rounds += 1

@@ -55,7 +55,7 @@ def test_a_larger_round_takes_the_mean_of_as_many_gradients() -> None:
     for problem, samples in zip(problems, (4, 16), strict=True):
         method = make_method(problem, ARMS["muon-half"], SCHEDULE, SwarmSize(4, samples))
         assert isinstance(method, Growing)
-        method.grow(SCHEDULE, SwarmSize(4, 16))
+        method.grow(SCHEDULE, SwarmSize(4, 16), 2)
         method.train(0, 0)
     for one, other in zip(*(problem.parameters.values() for problem in problems), strict=True):
         assert torch.allclose(one, other, atol=1e-5)

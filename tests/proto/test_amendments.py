@@ -184,6 +184,32 @@ def test_what_cannot_change_is_refused_in_words(changes: dict[str, Any], says: s
         amended(contract(), Amendment(40, changes))
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"demo.vote_levels": 0}, r"demo\.vote_levels cannot change between 0 and more"),
+        ({"demo.update_levels": 0}, r"demo\.update_levels cannot change between 0 and more|needs demo\.update_levels"),
+        ({"demo.k": 96}, r"demo\.vote_levels needs"),
+        ({"demo.vote_levels": 128}, "less than or equal to 127"),
+        ({"demo.vote_levels": 100}, "so that merged votes fit an int16"),
+    ],
+)
+def test_levels_stay_levels_whose_sums_fit(changes: dict[str, Any], says: str) -> None:
+    levels = contract(rule={"kind": "merged_muon"}, round={"nodes_max": 100})
+    assert amended(levels, Amendment(4, {"demo.vote_levels": 9, "demo.update_levels": 15})).demo.largest_vote == 9
+    with pytest.raises(ContractError, match=says):
+        amended(levels, Amendment(4, changes))
+
+
+def test_signs_do_not_become_levels() -> None:
+    signs = contract(rule={"kind": "merged_muon"}, demo={"vote_levels": 0})
+    with pytest.raises(ContractError, match=r"demo\.vote_levels cannot change between 0 and more"):
+        amended(signs, Amendment(4, {"demo.vote_levels": 3}))
+    all_components = contract(demo={"magnitude": "tile", "update_levels": 0})
+    with pytest.raises(ContractError, match=r"demo\.update_levels cannot change between 0 and more"):
+        amended(all_components, Amendment(4, {"demo.update_levels": 3}))
+
+
 @pytest.mark.parametrize("because", ["\N{GRINNING FACE}" * 500, "x" * 501, "caf\udce9"])
 def test_a_reason_that_could_not_be_read_again_is_refused(because: str) -> None:
     with pytest.raises(ContractError, match="amendment"):

@@ -20,6 +20,7 @@ from thinwire_coordinator.hall.ledger.state_directory import GoOn, StartInterrup
 from thinwire_coordinator.hall.run import tell_amended, tell_refused
 from thinwire_coordinator.hall.standby.keeper import Keeper, StandbyAway
 from thinwire_coordinator.hall.workers import Job
+from thinwire_coordinator.star.feed import Feed
 from thinwire_coordinator.star.intake import Intake
 from thinwire_coordinator.star.open_round import KnownFingerprints
 from thinwire_coordinator.star.replay import replica_at_step
@@ -30,6 +31,7 @@ from thinwire_proto.errors import ContractError, LedgerError, LocalError, Locked
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.amendments import amended, given_up, history, row_extras
 from thinwire_proto.exact.replica import Replica
+from thinwire_proto.wire.codec import update_bytes_max
 from thinwire_proto.wire.rows import Row
 
 
@@ -38,15 +40,23 @@ class Amending:
     force, by their ids."""
 
     def __init__(
-        self, hall: Hall, driver: RoundDriver, intake: Intake, rewinding: Rewinding, hold: Callable[[], None]
+        self,
+        hall: Hall,
+        driver: RoundDriver,
+        intake: Intake,
+        feed: Feed,
+        rewinding: Rewinding,
+        hold: Callable[[], None],
     ) -> None:
         self._hall = hall
         self._driver = driver
         self._intake = intake
+        self._feed = feed
         self._rewinding = rewinding
         self._hold = hold
         self._orders: Sequence[Order] = ()
         self.refused: dict[str, str] = {}
+        self._take_bounds()
         self._ever_refused: set[str] = set()
         """An order is among those that wait until it is written as refused."""
 
@@ -80,8 +90,14 @@ class Amending:
                 self._hall.tasks.seal(self._go_back(amendment))
         self._orders = [*due, *self._orders]
         if (contract := self._hall.contract) is not before:
-            self._intake.amend()
+            self._take_bounds()
             self._driver.amend(contract.round, contract.schedule.steps)  # it may open a round, so all are in force
+
+    def _take_bounds(self) -> None:
+        """Take the bounds of the contract that is in force now."""
+        demo = self._hall.contract.demo
+        self._intake.amend()
+        self._feed.grow(update_bytes_max(self._hall.layout, demo.magnitude, demo.update_levels))
 
     async def _go_back(self, amendment: Amendment) -> None:
         """Go back to an earlier step, unless that cannot be. A row that cannot be sealed now waits for the next `take`,
@@ -96,7 +112,7 @@ class Amending:
             self._refuse(amendment, str(error))
         finally:
             self._driver.going_back = None
-        self._intake.amend()
+        self._take_bounds()
         if not waits:
             self.between_rounds(self._driver.machine.step)
         contract = self._hall.contract

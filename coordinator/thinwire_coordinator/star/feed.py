@@ -44,7 +44,7 @@ class Feed:
     """Sealed updates by step, with the newest ones cached in memory.
 
     read: reads an update from disk. step: the number of sealed updates. cache_bytes_max: bound of the cache, which
-    always holds at least one update. update_bytes_max: of the contract.
+    always holds at least one update.
     """
 
     def __init__(
@@ -52,7 +52,6 @@ class Feed:
         read: Callable[[int], Awaitable[UpdateMessages]],
         step: int,
         cache_bytes_max: int = CACHE_BYTES_MAX,
-        update_bytes_max: int = 0,
     ) -> None:
         self._read = read
         self._cache_bytes_max = cache_bytes_max
@@ -61,7 +60,7 @@ class Feed:
         self._recent: OrderedDict[int, UpdateMessages] = OrderedDict()
         self._recent_bytes = 0
         self._reading = asyncio.Semaphore(READ_MAX)
-        self._room = ByteBudget(max(CATCH_UP_BYTES_MAX, 2 * update_bytes_max))
+        self._room = ByteBudget(CATCH_UP_BYTES_MAX)
 
     async def publish(self, update: UpdateMessages) -> None:
         """Publish the update from θ_step to θ_{step+1}, which is on disk."""
@@ -71,6 +70,10 @@ class Feed:
             self._recent_bytes -= self._recent.popitem(last=False)[1].size
         self.step += 1
         self.wake()
+
+    def grow(self, update_bytes_max: int) -> None:
+        """Have room for two updates of this size."""
+        self._room.grow(2 * update_bytes_max)
 
     def wake(self) -> None:
         """Let each call that waits look at its `unwanted`."""

@@ -39,7 +39,6 @@ from thinwire_coordinator.star.view import StarView
 from thinwire_proto.errors import LedgerError
 from thinwire_proto.exact.amendments import rewinds
 from thinwire_proto.limits import LAST_WORD_S
-from thinwire_proto.wire.codec import update_bytes_max
 from thinwire_proto.wire.reasons import Reason
 
 
@@ -100,7 +99,6 @@ class Star(Run):
             partial(hall.workers.submit, Job.READ_UPDATE, read or partial(read_encoded, hall.state)),
             step,
             cache_bytes_max,
-            update_bytes_max(hall.layout, contract.demo.magnitude, contract.demo.update_levels),
         )
         self.fingerprints = fingerprints = KnownFingerprints(contract.round.base_age_max)
         self._know_older_bases()
@@ -112,7 +110,7 @@ class Star(Run):
         self._presence = Presence(hall.events)
         sealer = Sealer(hall.state, hall.replica, feed, hall.workers, hall.now, self.keeper)
         self._rewinding = Rewinding(hall, driver, fingerprints, sealer, self.keeper)
-        self._amending = Amending(hall, driver, intake, self._rewinding, self.hold)
+        self._amending = Amending(hall, driver, intake, feed, self._rewinding, self.hold)
         rounds = Rounds(
             hall, driver, fingerprints, sealer, intake, self._announcer, self.evaluations, observer, self._amending
         )

@@ -17,10 +17,10 @@ class DemoSpec(Section):
     """components that a node sends per tile"""
     update_topk: int = Field(320, ge=0, le=TILE_EDGE**2, json_schema_extra=unit("components per tile") | AMENDABLE)
     """strongest components that an update keeps per tile; 0: all, which is the default with magnitude "tile" """
-    update_levels: int = Field(0, ge=0, le=127)
+    update_levels: int = Field(0, ge=0, le=127, json_schema_extra=AMENDABLE)
     """with magnitude "tile": an update has every component, rounded to one of 2n + 1 levels between ± the largest of
     its tile; 0: 255 levels, and only components that are not 0 travel"""
-    vote_levels: int = Field(0, ge=0, le=127)
+    vote_levels: int = Field(0, ge=0, le=127, json_schema_extra=AMENDABLE)
     """with update_levels and k = 4096: a contribution has every component, rounded to one of 2n + 1 levels, which are
     vote_step apart; 0: the sign of each component alone"""
     vote_step: float = Field(1.5, gt=0, le=3, json_schema_extra=AMENDABLE)

@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from thinwire_proto.clean_text import clean_text
 from thinwire_proto.contract.amendment import AGAIN, AMENDMENTS_MAX, REWIND, SAMPLES, Amendment, parse_amendment
 from thinwire_proto.contract.contract import Contract, plain
+from thinwire_proto.contract.demo import DemoSpec
 from thinwire_proto.contract.run import RunSpec
 from thinwire_proto.contract.schedule import ScheduleSpec
 from thinwire_proto.contract.sections import Section
@@ -238,9 +239,20 @@ def _changed(run: RunSpec, name: str, changes: Mapping[str, Any], amendment: Ame
                 )
         return section.bent(changes, begins, share_reached(section, begins)) if changes else section
     found = type(section).model_validate(section.model_dump() | dict(changes))
-    if name == "demo" and found.sends_whole_tiles != run.demo.sends_whole_tiles:  # type: ignore[attr-defined]
+    if isinstance(found, DemoSpec):
+        _check_form(run.demo, found)
+    return found
+
+
+def _check_form(demo: DemoSpec, changed: DemoSpec) -> None:
+    """Raise ContractError if contributions or updates would have another form."""
+    for key in ("update_levels", "vote_levels"):
+        if bool(getattr(demo, key)) != bool(getattr(changed, key)):
+            raise ContractError(
+                f"demo.{key} cannot change between 0 and more within a run: what travels then has another form"
+            )
+    if changed.sends_whole_tiles != demo.sends_whole_tiles:
         raise ContractError(
             "demo.k cannot change between all components of a tile and fewer within a run: contributions then have "
             "another form"
         )
-    return found

@@ -13,7 +13,10 @@ from support.swarm_bench import PATIENCE_S, Bench
 from thinwire_common.within import Within
 from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.events import Event, RoundOpened
+from thinwire_coordinator.star.intake import ARRIVING_LEAST
 from thinwire_coordinator.star.round.announcements import RoundAnnouncement
+from thinwire_proto.contract import TILE_EDGE, DemoSpec
+from thinwire_proto.wire.codec import contribution_bytes_max, update_bytes_max
 
 MINIMUM = Order("one", {"round.min_contributions": 1})
 TOPK = Order("two", {"demo.update_topk": 8})
@@ -76,6 +79,20 @@ async def test_an_open_round_ends_under_the_terms_that_it_began_with(bench: Benc
     bench.swarm.amend([MINIMUM, TOPK])
     assert bench.swarm.hall.contract.amendments == ()
     assert bench.swarm.hall.contract.round.min_contributions == 2
+
+
+async def test_finer_levels_have_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Larger contributions are taken, and larger updates can be sent to those that catch up."""
+    monkeypatch.setattr("thinwire_coordinator.star.feed.CATCH_UP_BYTES_MAX", 1)
+    monkeypatch.setattr("thinwire_coordinator.star.intake.ARRIVING_BYTES_MAX", 1)
+    demo = DemoSpec(magnitude="tile", k=TILE_EDGE**2, update_levels=1, vote_levels=1)
+    bench = Bench(tmp_path, demo, min_contributions=2, nodes_max=40)
+    bench.swarm.amend([Order("one", {"demo.vote_levels": 100, "demo.update_levels": 100})])
+    layout, intake = bench.swarm.hall.layout, bench.swarm.intake
+    assert intake.payload_bytes_max == contribution_bytes_max(layout, demo.k, "tile", whole=True, levels=100)
+    assert intake.room.total >= ARRIVING_LEAST * intake.payload_bytes_max
+    assert bench.swarm.feed._room.total == 2 * update_bytes_max(layout, "tile", 100)
+    await bench.close()
 
 
 async def test_what_the_run_cannot_have_is_refused_once(bench: Bench) -> None:

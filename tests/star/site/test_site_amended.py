@@ -77,6 +77,26 @@ def test_a_site_follows_amendments_rewinds_and_a_branch(swarm: RealSwarm, is_sha
     assert "a spike" in swarm.verify()
 
 
+def test_votes_get_more_levels_and_fewer_while_nodes_train(swarm: RealSwarm) -> None:
+    """Also across a death of the coordinator, whose next process goes on from the amended contract."""
+    text = run_text(100_000, length_ms=LONG_MS, samples=4, rounds='nodes_max = 64\n[rule]\nkind = "merged_muon"')
+    coordinator = swarm.coordinator(text, "--wait-for", "2")
+    nodes = [swarm.node("alone"), swarm.node("site", "--device", "cpu*2")]
+    swarm.reached(BACK)
+    for votes, update, step in ((9, 15, 0.5), (1, 3, 2.0)):
+        levels = (f"demo.vote_levels={votes}", f"demo.update_levels={update}", f"demo.vote_step={step}")
+        command(swarm, nodes, "amend", *(word for one in levels for word in ("--set", one)))
+        coordinator.tell(signal.SIGKILL)
+        ended(coordinator)
+        coordinator = swarm.coordinator(text, "--wait-for", "2")
+        swarm.reached(swarm.status().step + BACK)
+    status = swarm.status(fingerprint=True)
+    assert status.fingerprints_compared > 0
+    assert status.fingerprints_different == 0
+    assert not any(node.events(kind) for node in nodes for kind in ("node.momentum_dropped", "node.resync"))
+    assert "demo.vote_levels = 9" in swarm.verify()
+
+
 def command(swarm: RealSwarm, nodes: list[Process], *words: str) -> None:
     """Give an order, and wait until the nodes are told and counted again."""
     told = [len(node.events("node.amended")) for node in nodes]

@@ -4,6 +4,9 @@ The gradient of a larger round has less noise, so its step may be longer by the 
 larger rounds, and late ones much. So a run takes fewer rounds for as many tokens. The rate stays at its peak until the
 rounds have their last size, and falls from there: most rounds are small ones, so a rate that falls with them would be
 low for most of the tokens.
+
+Where they become sixteen times as large, votes have seven levels at first, and nineteen from rounds of four times on:
+half of the rounds are over by then, and have an eighth of the tokens.
 """
 
 from __future__ import annotations
@@ -14,9 +17,18 @@ from typing import Any
 
 from thinwire_coordinator.hall.access.settings import Order
 from thinwire_planner.methods.growth import GROWTHS, Growth, rounds_of
-from thinwire_proto.contract import RunSpec, ScheduleSpec
+from thinwire_proto.contract import DemoSpec, MergedMuonSpec, RunSpec, ScheduleSpec
 
 BECAUSE = "rounds that grow"
+_coarse, _fine = (DemoSpec.model_validate(given) for given in (MergedMuonSpec.DEMO_DEFAULTS, MergedMuonSpec.FINE))
+COARSE = {key: value for key, value in _coarse if value != getattr(_fine, key)}
+FINE_FROM = {16: 4}
+"""In a run whose rounds become so many times as large: times the first ones from which on levels are fine."""
+
+
+def levels_at(demo: DemoSpec, larger: int, fine_from: int) -> DemoSpec:
+    """The section of rounds that are so many times as large as the first. demo: of the last ones."""
+    return demo if larger >= fine_from else demo.model_copy(update=COARSE)
 
 
 def growing(schedule: ScheduleSpec, growth: Growth) -> ScheduleSpec:
