@@ -30,8 +30,8 @@ METHODS = {
     "`local_muon`": "star, local_muon",
     "`merged_muon` in 7 levels": "star, merged_muon in 7 levels",
     "in 19": "star, merged_muon in 19 levels",
-    "in 7, growing": f"star, merged_muon in 7 levels{GROWING}",
     "in 19, growing": f"star, merged_muon in 19 levels{GROWING}",
+    "in 7 to 19, growing": f"star, merged_muon in 7 to 19 levels{GROWING}",
 }
 """The columns, each with the beginning of the names that it takes the fastest of."""
 

@@ -23,11 +23,12 @@ from bench.convergence.arms import ARMS as STUDY_ARMS
 from bench.convergence.batched import BatchedVotingMethod
 from bench.convergence.batched_local import BatchedMuonMethod
 from bench.convergence.method import SwarmSize
-from thinwire_planner.methods.growth import GROWTHS, MEASURED, Growth
+from thinwire_planner.methods.growth import GROWTHS, Growth
 from thinwire_proto.contract import ScheduleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 from thinwire_proto.exact.schedule import learning_rate
 
+GROWTH = 8
 MEASURED_EVERY = 64
 """Rounds between two measurements of what a node sends: on a card, encoding takes longer than training."""
 FLOAT_BITS = 32
@@ -60,8 +61,8 @@ def _muon(name: str, what: str, adamw_rate: float = MuonSpec().adamw_rate, step:
 
 
 def _growing(arm: CardArm) -> CardArm:
-    what = f"{arm.name}, in rounds that become {MEASURED} times as large"
-    return replace(arm, name=f"{arm.name}-growing", what=what, growth=GROWTHS[MEASURED], like=arm.name)
+    what = f"{arm.name}, in rounds that become {GROWTH} times as large"
+    return replace(arm, name=f"{arm.name}-growing", what=what, growth=GROWTHS[GROWTH], like=arm.name)
 
 
 _HALF = _muon("muon-half", "the same", 0.5)

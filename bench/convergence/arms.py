@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from thinwire_coordinator.planning.star.growth import FINE_FROM
-from thinwire_planner.methods.growth import GROWTHS, Growth
+from thinwire_planner.methods.growth import FINE_FROM, GROWTHS, Growth
 from thinwire_proto.contract import DemoRuleSpec, DemoSpec, LocalMuonSpec, MergedMuonSpec, RuleSpec
 from thinwire_proto.contract.rules.muon import MuonSpec
 
@@ -72,8 +71,7 @@ DENSE = (ADAMW, MUON, MUON_HALF, MUON_GROWING, MUON_GROWING_16)
 LOCAL_MUON = "muon-4"
 """Local steps with at least 150 times fewer bytes than a ring of sixteen nodes or more."""
 MERGED_MUON, MERGED_FINE = "merged-muon", "merged-muon-fine"
-MERGED_GROWING, FINE_GROWING = "merged-muon-growing", "merged-muon-fine-growing"
-FINER_GROWING = "merged-muon-finer-growing"
+FINE_GROWING, FINER_GROWING = "merged-muon-fine-growing", "merged-muon-finer-growing"
 GROWTH = GROWTHS[8]
 PULL = 0.5
 """Between 0.4 and 0.6, which were best in runs of 1M tokens (docs/log/decentralized.md)."""
@@ -144,15 +142,8 @@ _TABLE = (
     ),
     replace(
         _MERGED,
-        name=MERGED_GROWING,
-        what="merged-muon in such rounds",
-        growth=GROWTH,
-        like=MERGED_MUON,
-    ),
-    replace(
-        _MERGED,
         name=FINE_GROWING,
-        what="merged-muon-fine in such rounds",
+        what="the same in rounds as those of muon-half-growing",
         demo=DemoSpec.model_validate(MergedMuonSpec.FINE),
         growth=GROWTH,
         like=MERGED_FINE,

@@ -18,12 +18,13 @@ from bench.convergence.arms import (
     ARMS,
     DEFAULT,
     FINE_GROWING,
+    FINER_GROWING,
     LOCAL_MUON,
     MERGED_FINE,
-    MERGED_GROWING,
     MERGED_MUON,
     MUON,
     MUON_GROWING,
+    MUON_GROWING_16,
     MUON_HALF,
     REFERENCE,
 )
@@ -235,7 +236,7 @@ BEST_OTHER = OTHERS[0]
 GOSSIP = tuple(name for name, arm in ARMS.items() if arm.kind == "gossip")
 SEEDS = (1, 2, 3)
 CLAIMS = (
-    *((FOUR_LONG, arm) for arm in (MUON_HALF, MERGED_FINE, FINE_GROWING, MERGED_MUON, MERGED_GROWING, DEFAULT)),
+    *((FOUR_LONG, arm) for arm in (MUON_HALF, MERGED_FINE, FINE_GROWING, FINER_GROWING, MERGED_MUON, DEFAULT)),
     *((FOUR_SHORT, arm) for arm in (ADAMW, MUON, MUON_HALF, *OURS, REFERENCE)),
     *((SIXTEEN_LONG, arm) for arm in (MUON_HALF, MERGED_FINE, LOCAL_MUON)),
     (SINGLES, "gossip-sign-muon-pull"),
@@ -251,7 +252,7 @@ def _items(arms: Iterable[str], *cells: Cell) -> list[Item]:
 _ONCE = [
     *_items((ADAMW, MUON, MUON_HALF, *OURS), FOUR_LONG),
     *_items((MUON_HALF, MERGED_FINE), SIXTEEN_LONG),
-    *_items((MUON_GROWING, MERGED_GROWING, FINE_GROWING), FOUR_LONG, FOUR_SHORT),
+    *_items((MUON_GROWING, MUON_GROWING_16, FINE_GROWING, FINER_GROWING), FOUR_LONG, FOUR_SHORT),
     *_items((ADAMW, DEFAULT), LARGER),
     *_items(OTHERS, FOUR_SHORT, FOUR_LONG),
     *_items((ADAMW, *OURS, BEST_OTHER), SIXTEEN_LONG),

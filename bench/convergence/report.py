@@ -269,8 +269,6 @@ It goes on where it stopped: `nice -n 19 make science SCIENCE="--jobs 1"` takes 
 * Dense arms, DiLoCo and MuLoCo are charged that ring, once a round. Arms of thinwire are charged what the codec wrote.
   DeMo is charged its published format, and SparseLoCo 14 bits an entry; in both, a node receives what all others sent.
 * The schedule is a warm-up, then a cosine to a tenth; where rounds grow, the cosine begins with the last size.
-* In `merged-muon-growing` so far, the cosine began with the first size
-  ([log](../log/convergence.md#2026-11-30--rounds-that-grow-in-a-run-file)).
 * Runs from before 2026-11-28 drew their samples in another order
   ([log](../log/convergence.md#2026-11-28--keys-that-have-one-value)): with them, an equal seed does not mean equal
   samples.

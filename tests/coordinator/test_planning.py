@@ -190,7 +190,7 @@ def test_nodes_that_wait_are_told_of_and_how_to_use_the_time(
     out = tmp_path / "run.toml"
     options = ("--tokens-per-second", str(tokens_s), "--nodes", "2", "--out", str(out), "--force")
     run_init(*options)
-    assert "note: amend: at the end, a node computes for" in capsys.readouterr().out
+    assert ("note: amend: at the end, a node computes for" in capsys.readouterr().out) == (tokens_s == 1e6)
     run_init(*options, "--growth", "1")
     assert "note: round.samples: a node computes for" in capsys.readouterr().out
     assert re.search(r"#   computing +.*% of a round, .*; then a node waits", out.read_text())
@@ -199,11 +199,12 @@ def test_nodes_that_wait_are_told_of_and_how_to_use_the_time(
 def test_init_writes_amendments_that_check_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run.toml"
     options = ("--nodes", "2", "--tokens-per-second", "1e5")
-    run_init("--rule", "merged_muon", *options, "--growth", "8", "--out", str(out))
+    run_init("--rule", "merged_muon", *options, "--growth", "16", "--out", str(out))
     told, (run, planned) = capsys.readouterr().out, read_run_file(out)
-    assert "--growth 8" in out.read_text()
+    assert "--growth 16" in out.read_text()
+    assert "schedule.learning_rate" not in told  # four times the known one, for sixteen times the known batch
     assert [one.at for one in planned] == sorted(one.at or 0 for one in planned)
-    assert [one.changes["round.samples"] for one in planned] == [times * run.round.samples for times in (2, 4, 8)]
+    assert [one.changes["round.samples"] for one in planned] == [times * run.round.samples for times in (2, 4, 8, 16)]
     check(parser().parse_args(["check", str(out), *options]))
     again = capsys.readouterr().out
     rows = [line for line in told.splitlines() if line.strip() and "note:" not in line and "written" not in line]

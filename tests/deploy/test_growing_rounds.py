@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 
 import bench.convergence.run as convergence_run
-from bench.convergence.arms import ADAMW, ARMS, MERGED_MUON
+from bench.convergence import compressed
+from bench.convergence.arms import ADAMW, ARMS, MERGED_FINE, MERGED_MUON
 from bench.convergence.growth import schedules_of, stages_of
 from bench.convergence.problem import Problem
 from bench.convergence.run import Run, Size, train
 from bench.convergence.unfinished import Training, save
 from thinwire_proto.contract import ScheduleSpec
 from thinwire_proto.exact.schedule import learning_rate
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.exact.update import Update
+from thinwire_proto.exact.votes import Levels, WholeVotes
 
 GROWTH = ((1, 0.25), (2, 0.25), (4, 0.5))
 RUN = Run("growing", 1e-3, 1, 4, 8 * 4 * 256, Size(samples=4, held_out=8))
@@ -54,6 +58,30 @@ def test_each_sample_is_trained_on_once_also_after_an_interruption(
     with pytest.raises(Interrupted):
         train(RUN, tmp_path / "run.pt")
     assert replace(train(RUN, tmp_path / "run.pt"), seconds=whole.seconds) == whole
+
+
+def test_votes_have_fine_levels_once_rounds_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ARMS, "growing", replace(ARMS[MERGED_FINE], growth=GROWTH, fine_from=2))
+    travelled: list[tuple[int, int]] = []
+    encode = compressed.encode_update
+
+    def noted(update: Update, layout: TileLayout) -> bytes:
+        assert isinstance(update.merged, Levels)
+        travelled.append((update.merged.levels, int(abs(update.merged.values).max())))
+        return encode(update, layout)
+
+    votes: list[int] = []
+    encode_of = compressed.encode_votes
+
+    def noted_votes(one: WholeVotes, layout: TileLayout) -> bytes:
+        votes.append(int(abs(one.signs).max()))
+        return encode_of(one, layout)
+
+    monkeypatch.setattr(compressed, "encode_update", noted)
+    monkeypatch.setattr(compressed, "encode_votes", noted_votes)
+    train(RUN)
+    assert travelled == [(7, 7)] * 2 + [(15, 15)] * 2
+    assert votes == [3] * 8 + [9] * 8
 
 
 def test_the_rate_stays_at_its_peak_times_the_root_of_the_growth_until_the_last_stage() -> None:

@@ -62,7 +62,7 @@ def add_planning_commands(commands: argparse._SubParsersAction[argparse.Argument
     init.add_argument(
         "--growth",
         type=int,
-        choices=(1, 2, 4, 8),
+        choices=(1, 2, 4, 8, 16),
         help="rounds become so many times as large, with merged_muon; default: what suits the nodes; 1: none grows",
     )
     init.add_argument("--out", type=Path, default=Path("run.toml"), metavar="RUN.toml", help="default: run.toml")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from thinwire_planner.choosing.choice import TIE, Change, Predicted, best_of_families, changes, predict, take
 from thinwire_planner.methods.all_reduce import FAMILY as ALL_REDUCE
-from thinwire_planner.methods.growth import GROWING, MEASURED
+from thinwire_planner.methods.growth import GROWING
 from thinwire_planner.methods.method import Setting, all_variants
 from thinwire_planner.methods.star import BY_THE_CLOCK
 
@@ -23,8 +23,8 @@ MEASURED_GOSSIP = (
 )
 
 MEASURED_GROWTH = (
-    f"rounds that grow begin with the batch of a step here, and become {MEASURED} times as large; measured with 4 "
-    "nodes, in runs of 900 rounds and the batch that learns most from a token; in fewer rounds they learn less"
+    "growing rounds begin with the batch of a step here; measured with 4 nodes, in runs of 700 rounds or more and the "
+    "batch that learns most from a token; in fewer rounds they learn less"
 )
 
 

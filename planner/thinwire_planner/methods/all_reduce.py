@@ -14,10 +14,11 @@ be hidden, so a model of one bucket hides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
-from thinwire_planner.methods.growth import GROWING, over_stages
+from thinwire_planner.methods.growth import growing, over_stages
 from thinwire_planner.methods.method import FLOAT32_BYTES, METHODS, Forecast, Setting, Variant
 from thinwire_proto.all_reduce import ring_bytes
 
@@ -25,8 +26,8 @@ FAMILY = "all-reduce"
 BUCKET_BYTES = 25 * 1024 * 1024
 BACKWARD_PART = 2 / 3
 """Part of a forward and backward pass that is the backward pass, which has twice the products."""
-GROWING_TOKENS = 1.05
-"""As in `Forecast`, with rounds that grow (docs/convergence: muon-half-growing)."""
+GROWING_TOKENS = {8: 1.05, 16: 1.1}
+"""As in `Forecast`, by how many times as large rounds become (docs/convergence: muon-half-growing)."""
 
 
 def exchange_s(setting: Setting, steps: int = 1) -> float:
@@ -48,7 +49,7 @@ def hidden_s(setting: Setting) -> float:
     return BACKWARD_PART * setting.mean_s / setting.passes * (1 - 1 / buckets)
 
 
-def _forecast(setting: Setting, times: int = 1, tokens: float = 1.0) -> Forecast:
+def _forecast(setting: Setting, times: int = 1) -> Forecast:
     """times: steps that are as large as a round."""
     computing, exchange = setting.waiting_s(times), exchange_s(setting, times) / times
     hidden = min(hidden_s(setting) / times, exchange)
@@ -56,15 +57,16 @@ def _forecast(setting: Setting, times: int = 1, tokens: float = 1.0) -> Forecast
         computing + exchange - hidden,
         ring_bytes(setting.nodes) / times,
         (("computing", computing), ("exchange", exchange), ("hidden", -hidden)),
-        tokens,
     )
 
 
-def _growing(setting: Setting) -> Forecast:
-    return over_stages(lambda times: _forecast(setting, times, GROWING_TOKENS))
+def _growing(setting: Setting, *, times: int) -> Forecast:
+    return over_stages(times, GROWING_TOKENS[times], lambda larger: _forecast(setting, larger))
 
 
 @METHODS.register("all-reduce")
 def all_reduce(setting: Setting) -> Iterator[Variant]:
     yield Variant("all-reduce, DDP", FAMILY, _forecast, is_overlapped=False)
-    yield Variant(f"all-reduce{GROWING}", FAMILY, _growing, is_overlapped=False, looseness=0.5)
+    for times in GROWING_TOKENS:
+        name = f"all-reduce{growing(times)}"
+        yield Variant(name, FAMILY, partial(_growing, times=times), is_overlapped=False, looseness=0.5)

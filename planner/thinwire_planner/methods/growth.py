@@ -21,10 +21,11 @@ GROWTHS: dict[int, Growth] = {
     8: ((1, 1 / 16), (2, 1 / 16), (4, 1 / 8), (8, 3 / 4)),
     16: ((1, 1 / 16), (2, 1 / 16), (4, 1 / 16), (8, 3 / 16), (16, 5 / 8)),
 }
-"""By how many times as large rounds become. docs/convergence has measured the last."""
-MEASURED = 8
-GROWING = ", rounds that grow"
-"""In the names of variants whose rounds do."""
+"""By how many times as large rounds become. docs/convergence has measured the last two."""
+FINE_FROM = {16: 4}
+"""In a run whose rounds become so many times as large: votes have fine levels in rounds of at least so many times the
+first samples. Half of the rounds are over by then, with an eighth of the tokens."""
+GROWING = ", rounds growing"
 
 
 def rounds_of(times: int) -> list[float]:
@@ -37,14 +38,20 @@ def mean_growth(times: int) -> float:
     return 1 / sum(rounds_of(times))
 
 
-def over_stages(forecast_of: Callable[[int], Forecast]) -> Forecast:
-    """The mean step of a run. forecast_of: a step of rounds that are so many times as large as the first."""
-    stages = [(share, forecast_of(larger)) for larger, share in GROWTHS[MEASURED]]
+def over_stages(times: int, tokens: float, forecast_of: Callable[[int], Forecast]) -> Forecast:
+    """The mean step of a run whose rounds become so many times as large. tokens: see `Forecast`. forecast_of: a step of
+    rounds that are so many times as large as the first."""
+    stages = [(share, forecast_of(larger)) for larger, share in GROWTHS[times]]
     names = [name for name, _ in stages[0][1].parts]
     parts = ((name, sum(share * dict(one.parts)[name] for share, one in stages)) for name in names)
     return Forecast(
         sum(share * one.seconds for share, one in stages),
         sum(share * one.bytes_a_parameter for share, one in stages),
         tuple(parts),
-        stages[0][1].tokens,
+        tokens,
     )
+
+
+def growing(times: int) -> str:
+    """What the names of variants have whose rounds become so many times as large."""
+    return f"{GROWING} to {times} times" if times > 1 else ""

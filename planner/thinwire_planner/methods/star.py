@@ -21,13 +21,13 @@ a round, because further samples add no weight; and no sample takes longer than 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from thinwire_planner.methods.growth import GROWING, over_stages
+from thinwire_planner.methods.growth import FINE_FROM, growing, over_stages
 from thinwire_planner.methods.method import METHODS, Forecast, Setting, Variant, by_nodes
 from thinwire_planner.timing.link import transfer_s, wire_bits
-from thinwire_proto.contract import DemoRuleSpec, LocalMuonSpec, MergedMuonSpec
+from thinwire_proto.contract import WEIGHT_SUM_MAX, DemoRuleSpec, LocalMuonSpec, MergedMuonSpec, RoundSpec
 
 FAMILY = "star"
 DEMO, LOCAL_MUON, MERGED_MUON = DemoRuleSpec().kind, LocalMuonSpec().kind, MergedMuonSpec().kind
@@ -40,7 +40,8 @@ class StarRule:
     """A rule of the star, as `thinwire-coordinator init` sets it.
 
     kind, vote_levels: of its contract. up: bytes a parameter of a contribution. down: of an update, by the number of
-    nodes. tokens: as in `Forecast`, by the number of nodes. local_steps: of a round. grows: whether its rounds do.
+    nodes. tokens: as in `Forecast`, by the number of nodes. local_steps: of a round. growth: by how many times as large
+    its rounds become. begins: the rule of the rounds before `FINE_FROM`, if that is another.
     """
 
     kind: str
@@ -49,12 +50,23 @@ class StarRule:
     tokens: Mapping[int, float]
     local_steps: int = 1
     vote_levels: int = 0
-    grows: bool = False
+    growth: int = 1
+    begins: StarRule | None = None
 
     @property
     def name(self) -> str:
-        levels = f" in {2 * self.vote_levels + 1} levels" if self.vote_levels else ""
-        return f"{self.kind}{levels}{GROWING if self.grows else ''}"
+        first = f"{2 * self.begins.vote_levels + 1} to " if self.begins else ""
+        levels = f" in {first}{2 * self.vote_levels + 1} levels" if self.vote_levels else ""
+        return f"{self.kind}{levels}{growing(self.growth)}"
+
+    @property
+    def nodes_max(self) -> int:
+        """The most nodes whose merged votes fit an int16."""
+        return WEIGHT_SUM_MAX // (RoundSpec().weight_max * max(1, self.vote_levels))
+
+    def at(self, larger: int) -> StarRule:
+        """The rule of rounds that are so many times as large as the first."""
+        return self.begins if self.begins and larger < FINE_FROM[self.growth] else self
 
     @property
     def takes_step(self) -> bool:
@@ -62,6 +74,20 @@ class StarRule:
         return self.kind == MERGED_MUON
 
 
+_SEVEN = StarRule(
+    MERGED_MUON,
+    0.200,
+    {1: 0.257, 2: 0.282, 4: 0.352, 8: 0.382, 16: 0.370},
+    {4: 1.57, 16: 1.14},
+    vote_levels=3,
+)
+_NINETEEN = StarRule(
+    MERGED_MUON,
+    0.390,
+    {1: 0.418, 2: 0.503, 4: 0.512},
+    {4: 1.08, 16: 1.01},
+    vote_levels=9,
+)
 RULES = (
     StarRule(
         DEMO,
@@ -76,36 +102,10 @@ RULES = (
         {4: 2.19, 16: 1.78},
         local_steps=LOCAL_STEPS,
     ),
-    StarRule(
-        MERGED_MUON,
-        0.200,
-        {1: 0.257, 2: 0.282, 4: 0.352, 8: 0.382, 16: 0.370},
-        {4: 1.57, 16: 1.14},
-        vote_levels=3,
-    ),
-    StarRule(
-        MERGED_MUON,
-        0.390,
-        {1: 0.418, 2: 0.503, 4: 0.512},
-        {4: 1.08, 16: 1.01},
-        vote_levels=9,
-    ),
-    StarRule(
-        MERGED_MUON,
-        0.200,
-        {1: 0.257, 2: 0.282, 4: 0.352, 8: 0.382, 16: 0.370},
-        {4: 1.28},
-        vote_levels=3,
-        grows=True,
-    ),
-    StarRule(
-        MERGED_MUON,
-        0.390,
-        {1: 0.418, 2: 0.503, 4: 0.512},
-        {4: 1.08},
-        vote_levels=9,
-        grows=True,
-    ),
+    _SEVEN,
+    _NINETEEN,
+    replace(_NINETEEN, tokens={4: 1.08}, growth=8),
+    replace(_NINETEEN, tokens={4: 1.12}, growth=16, begins=_SEVEN),
 )
 """Bytes as in docs/performance.md and as `init` forecasts them. Tokens with 0.9M parameters and 19 tokens a parameter,
 nodes of four samples (docs/convergence)."""
@@ -113,10 +113,11 @@ BY_THE_CLOCK = ", by the clock"
 """The end of the names of variants in which no node waits for another."""
 
 
-def tokens_of(kind: str, vote_levels: int, nodes: int, *, grows: bool = False) -> float:
-    """`Forecast.tokens` of a rule whose votes have so many levels to either side of 0; 0: they are signs."""
-    wanted = (kind, vote_levels, grows)
-    (rule,) = (rule for rule in RULES if (rule.kind, rule.vote_levels, rule.grows) == wanted)
+def tokens_of(kind: str, vote_levels: int, nodes: int, growth: int = 1) -> float:
+    """`Forecast.tokens` of a rule whose votes have so many levels to either side of 0; 0: they are signs. growth: by
+    how many times as large its rounds become; the next larger one that was measured counts, or the largest."""
+    alike = [rule for rule in RULES if (rule.kind, rule.vote_levels) == (kind, vote_levels)]
+    rule = next((rule for rule in alike if rule.growth >= growth), alike[-1])
     return by_nodes(rule.tokens, nodes)
 
 
@@ -161,9 +162,10 @@ def exchange_parts(setting: Setting, rule: StarRule, steps: int = 1) -> tuple[tu
 
 
 def _forecast(setting: Setting, *, rule: StarRule, base_age: int, waits: bool) -> Forecast:
-    if rule.grows:
-        return over_stages(lambda times: _round(setting, rule, times, base_age, waits=waits))
-    return _round(setting, rule, rule.local_steps, base_age, waits=waits)
+    if rule.growth == 1:
+        return _round(setting, rule, rule.local_steps, base_age, waits=waits)
+    tokens = setting.by_nodes(rule.tokens)
+    return over_stages(rule.growth, tokens, lambda times: _round(setting, rule.at(times), times, base_age, waits=waits))
 
 
 def _round(setting: Setting, rule: StarRule, steps: int, base_age: int, *, waits: bool) -> Forecast:
@@ -182,10 +184,10 @@ def _round(setting: Setting, rule: StarRule, steps: int, base_age: int, *, waits
 
 @METHODS.register("star")
 def star(setting: Setting) -> Iterator[Variant]:
-    for rule in RULES:
+    for rule in (rule for rule in RULES if setting.nodes <= rule.nodes_max):
         fresh = f"star, {rule.name}, base age 0"
         in_turn = partial(_forecast, rule=rule, base_age=0)
-        looseness = 1.0 + 0.01 * setting.by_nodes(rule.tokens) + (0.005 if rule.grows else 0.0)
+        looseness = 1.0 + 0.01 * setting.by_nodes(rule.tokens) + (0.005 if rule.growth > 1 else 0.0)
         yield Variant(fresh, FAMILY, partial(in_turn, waits=True), False, looseness)
         clock = f"star, {rule.name}{BY_THE_CLOCK}"
         if rule.takes_step:  # on fresh gradients alone

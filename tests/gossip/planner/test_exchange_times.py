@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 
 from support.planning import facts_of_preset
+from thinwire_coordinator.planning.star.choice import nodes_max
 from thinwire_coordinator.planning.star.traffic import contribution_bytes, update_bytes
 from thinwire_planner.choosing.choice import Predicted, predict
 from thinwire_planner.cli.plan_file import sizes_of
 from thinwire_planner.methods.all_reduce import BUCKET_BYTES, exchange_s, hidden_s
 from thinwire_planner.methods.gossip import CODECS, codec_of, gossip_variant
-from thinwire_planner.methods.growth import MEASURED, mean_growth
+from thinwire_planner.methods.growth import mean_growth
 from thinwire_planner.methods.local_steps import LOCAL_STEPS
 from thinwire_planner.methods.method import Rates, Setting, all_variants
-from thinwire_planner.methods.star import RULES, exchange_parts, step_s
+from thinwire_planner.methods.star import RULES, exchange_parts, star, step_s
 from thinwire_planner.timing.compute import ComputeTimes
 from thinwire_planner.timing.link import OVERHEAD, transfer_s
 from thinwire_planner.timing.network import Network
-from thinwire_proto.contract import DemoSpec, LocalMuonSpec, MergedMuonSpec
+from thinwire_proto.contract import TILE_EDGE, DemoSpec, LocalMuonSpec, MergedMuonSpec
 from thinwire_proto.errors import ConfigError
 
 BITS = 8 * (1 + OVERHEAD)
@@ -136,32 +137,54 @@ def test_bytes_of_the_star_are_those_that_init_forecasts(name: str, demo: dict[s
         assert each == pytest.approx(update_bytes(facts, spec, nodes) / facts.trained, rel=0.005)
 
 
+ROUNDS = {8: {1: 8, 2: 4, 4: 4, 8: 12}, 16: {1: 8, 2: 4, 4: 2, 8: 3, 16: 5}}
+"""Rounds of each size in 128 steps, by how many times as large they become."""
+
+
 def test_rounds_that_grow_exchange_once_in_so_many_steps() -> None:
-    """Of 128 steps, 8 rounds have one, 4 have two, 4 have four and 12 have eight: 28 rounds."""
     where, own = setting(4, variation=0.0), PARAMETERS * (1 / 1e8 + 1 / 1e8)
-    assert mean_growth(MEASURED) == pytest.approx(128 / 28)
-    rounds = {1: 8, 2: 4, 4: 4, 8: 12}
-    exchanges = sum(n * exchange_s(where, g) for g, n in rounds.items())
-    assert seconds("all-reduce, rounds that grow", where) == pytest.approx(0.5 + exchanges / 128)
-    for rule in (rule for rule in RULES if rule.grows):
-        exchanges = sum(n * one for g, n in rounds.items() for _, one in exchange_parts(where, rule, g))
+    for times, rounds in ROUNDS.items():
+        in_all = sum(rounds.values())
+        assert mean_growth(times) == pytest.approx(128 / in_all)
+        exchanges = sum(n * exchange_s(where, g) for g, n in rounds.items())
+        assert seconds(f"all-reduce, rounds growing to {times} times", where) == pytest.approx(0.5 + exchanges / 128)
+        (rule,) = [rule for rule in RULES if rule.growth == times]
+        exchanges = sum(n * one for g, n in rounds.items() for _, one in exchange_parts(where, rule.at(g), g))
         found = by_name(f"star, {rule.name}, base age 0", where)
-        assert found.seconds == pytest.approx(0.5 + (28 * (own + step_s(where)) + exchanges) / 128)
-        assert found.forecast.bytes_a_parameter == pytest.approx((rule.up + rule.down[4]) * 28 / 128)
+        assert found.seconds == pytest.approx(0.5 + (in_all * (own + step_s(where)) + exchanges) / 128)
+        travels = sum(n * (rule.at(g).up + rule.at(g).down[4]) for g, n in rounds.items())
+        assert found.forecast.bytes_a_parameter == pytest.approx(travels / 128)
         assert sum(one for _, one in found.forecast.parts) == pytest.approx(found.seconds)
+        assert found.forecast.tokens == rule.tokens[4]
+
+
+def test_no_method_has_more_nodes_than_init_gives_it() -> None:
+    for rule in RULES:
+        most = nodes_max(
+            DemoSpec(magnitude="tile", k=TILE_EDGE**2, update_levels=1, vote_levels=rule.vote_levels), 10**6
+        )
+        assert rule.nodes_max == most
+        for nodes, is_there in ((most, True), (most + 1, False)):
+            names = [one.name for one in star(setting(nodes))]
+            assert (f"star, {rule.name}, base age 0" in names) == is_there
+
+
+def test_votes_have_seven_levels_until_rounds_have_four_times_the_samples() -> None:
+    assert [rule.vote_levels for rule in map(RULES[-1].at, (1, 2, 4, 8, 16))] == [3, 3, 9, 9, 9]
+    assert RULES[-1].name == "merged_muon in 7 to 19 levels, rounds growing to 16 times"
 
 
 def test_a_round_that_grew_hides_as_much_as_a_step() -> None:
     """The last backward pass, once a round; and its connections were idle for all of its steps."""
-    where, rounds = setting(rate=1e9, variation=0.0, parameters=50_000_000, passes=2), {1: 8, 2: 4, 4: 4, 8: 12}
+    where, rounds = setting(rate=1e9, variation=0.0, parameters=50_000_000, passes=2), ROUNDS[8]
     took = [n * (g * 0.5 + exchange_s(where, g) - hidden_s(where)) for g, n in rounds.items()]
     assert 0 < hidden_s(where) < exchange_s(where)
-    assert seconds("all-reduce, rounds that grow", where) == pytest.approx(sum(took) / 128)
+    assert seconds("all-reduce, rounds growing to 8 times", where) == pytest.approx(sum(took) / 128)
 
 
 def test_connections_ramp_up_after_all_steps_of_a_round() -> None:
     where = setting(rate=1e8, rtt_s=0.2, variation=0.0, compute=ComputeTimes.around(0.1, 0.0))
-    (fine,) = [rule for rule in RULES if rule.grows and rule.vote_levels == 9]
+    (fine,) = [rule for rule in RULES if rule.growth == 8]
     of_one, of_eight = (dict(exchange_parts(where, fine, steps)) for steps in (1, 8))
     assert of_eight["upload"] > of_one["upload"]
     assert exchange_s(where, 8) > exchange_s(where, 1)
@@ -169,7 +192,7 @@ def test_connections_ramp_up_after_all_steps_of_a_round() -> None:
 
 def test_nodes_wait_less_for_the_slowest_in_large_rounds() -> None:
     where = setting(rate=1e12, rtt_s=0.0)
-    assert where.mean_s < seconds("all-reduce, rounds that grow", where) < seconds("all-reduce, DDP", where)
+    assert where.mean_s < seconds("all-reduce, rounds growing to 8 times", where) < seconds("all-reduce, DDP", where)
 
 
 def test_local_steps_divide_the_exchange() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import micro_batch_for
 from thinwire_coordinator.planning.settings import MORE_PASSES_MAX, check_muon, known_batch, suits_muon
+from thinwire_coordinator.planning.star.growth import demos_of
 from thinwire_coordinator.planning.star.traffic import transfer_s
 from thinwire_planner.methods.growth import GROWTHS, mean_growth
 from thinwire_planner.methods.star import DEMO, LOCAL_MUON, LOCAL_STEPS, MERGED_MUON, tokens_of
@@ -30,7 +31,7 @@ NARROW_PADDING_MIN = 0.5
 """In tiles that are emptier than this, such as those of an adapter, k is a share of what is in them."""
 LOCAL_ROUNDS_MIN = 256
 """With fewer rounds than in docs/convergence, local steps learn less."""
-GROWING_ROUNDS_MIN = 800
+GROWING_ROUNDS_MIN = 700
 """With fewer rounds, those that grow learn less than others (docs/log/convergence.md)."""
 ALIKE = 0.1
 """Two seeds differ by so many tokens for the same loss, so another rule than `demo` has to need fewer than that."""
@@ -78,8 +79,9 @@ class Amount:
 
 @dataclass(frozen=True)
 class RoundChoice:
-    """rule, demo: sections of the run. round_s: the length of a round. samples: of a node for its full weight. stretch:
-    the round is so many times as long because nodes wait in it. growth: rounds become so many times as large."""
+    """rule, demo: sections of the run. round_s: the length of a round. samples: of a node for its full weight. growth:
+    rounds become so many times as large; round_s and samples are then those of the first, and demo is that of the last.
+    stretch: a step of the known batch takes so many times as long as if nodes never waited."""
 
     rule: RuleSpec
     demo: DemoSpec
@@ -89,14 +91,13 @@ class RoundChoice:
     growth: int = 1
 
     def tokens(self, nodes: int) -> float:
-        """Tokens for a loss, over those of Muon with every gradient exchanged. Where rounds grow at all, they are those
-        of the growth that was measured."""
-        return tokens_of(self.rule.kind, self.demo.vote_levels, nodes, grows=self.growth > 1)
+        """Tokens for a loss, over those of Muon with every gradient exchanged."""
+        return tokens_of(self.rule.kind, self.demo.vote_levels, nodes, self.growth)
 
     def cost(self, nodes: int) -> float:
         """The same, with the tokens that nodes could train while they wait. Where no round may be shorter, a rule with
         more steps a round can reach the loss sooner at a higher cost (`planner._local_steps`)."""
-        return self.tokens(nodes) * max(1.0, self.stretch / mean_growth(self.growth))
+        return self.tokens(nodes) * max(1.0, self.stretch)
 
 
 @dataclass(frozen=True)
@@ -172,38 +173,51 @@ def _votes(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
 
 
 def _merged_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> RoundChoice:
-    """Fine levels, unless fewer reach a loss sooner: those need more tokens, and may have shorter rounds."""
+    """The levels and the growth that reach a loss soonest: fewer levels need more tokens, and larger rounds wait more
+    seldom."""
     fine, coarse = map(DemoSpec.model_validate, (MergedMuonSpec.FINE, MergedMuonSpec.DEMO_DEFAULTS))
-    fitting = [demo for demo in (fine, coarse) if swarm.nodes <= nodes_max(demo)] or [coarse]
-    choices = (_in_levels(demo, facts, swarm, amount) for demo in fitting)
-    return min(choices, key=lambda one: one.round_s / mean_growth(one.growth) * one.tokens(swarm.nodes))
+    found = [_in_levels(coarse, amount.growth or 1, facts, swarm)]
+    if swarm.nodes <= nodes_max(fine):
+        found += [_in_levels(fine, times, facts, swarm) for times in _growths(facts, swarm, amount)]
+    return min(found, key=lambda one: one.stretch * one.tokens(swarm.nodes))
 
 
-def _in_levels(demo: DemoSpec, facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> RoundChoice:
-    """A round of `merged_muon` with the known batch that is long enough for its transfers, and for the step on every
-    replica. Rounds grow where nodes would wait."""
-    rule = MergedMuonSpec()
-    tokens = known_batch(facts.trained) / swarm.nodes
+def _growths(facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> Iterator[int]:
+    """By how many times as large rounds may become: there are rounds enough, the last ones are no longer than any, and
+    no batch is larger than is known to suit the model."""
+    if amount.growth or amount.rounds:
+        yield amount.growth or 1
+        return
+    known = known_batch(facts.trained)
+    least = _least_tokens(facts, swarm)
+    for times in GROWTHS:
+        rounds = amount.tokens / (least * swarm.nodes) / mean_growth(times)
+        fits = times * least * swarm.nodes <= max(GROWTHS) * known * (1 + 1e-9)
+        if times == 1 or (rounds >= GROWING_ROUNDS_MIN and fits and times * least / swarm.tokens_s <= ROUND_S_MAX):
+            yield times
+
+
+def _least_tokens(facts: ModelFacts, swarm: SwarmFacts) -> float:
+    """A node's part of the known batch, and at least a sample."""
+    return max(known_batch(facts.trained) / swarm.nodes, facts.context)
+
+
+def _in_levels(demo: DemoSpec, times: int, facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
+    """Rounds of `merged_muon` that begin with the known batch, become so many times as large, and are long enough for
+    their transfers, and for the step on every replica."""
+    rule, growth = MergedMuonSpec(), GROWTHS[times]
+    tokens = _least_tokens(facts, swarm)
     computing_s = tokens / swarm.tokens_s
-    wanted_s, samples = _wanted_s(computing_s), tokens / facts.context
-    waiting_s = transfer_s(facts, demo, swarm) + step_s(rule, facts, swarm)
+    waiting_s = {
+        larger: transfer_s(facts, of_size, swarm) + step_s(rule, facts, swarm)
+        for larger, of_size in demos_of(demo, times).items()
+    }
+    wanted_s = _wanted_s(computing_s)
     coordinator_s = coordinator_step_s(rule, facts, swarm) / STEP_PART
-    round_s = max(wanted_s, coordinator_s, _needed_s(computing_s, waiting_s))
-    growth = amount.growth or 1
-    if amount.growth is None and not amount.rounds:
-        least_tokens = max(1.0, samples) * facts.context
-        growth = _growth(
-            amount.tokens / (least_tokens * swarm.nodes),
-            fits=min((round_s - waiting_s) * swarm.tokens_s, max(GROWTHS) * tokens) / least_tokens,
-        )
-    return RoundChoice(rule, demo, round_s, samples, round_s / wanted_s, growth)
-
-
-def _growth(rounds: float, fits: float) -> int:
-    """How many times as large rounds become. rounds: if none grew. fits: the most that a node has time for, and that is
-    known not to be too much for a step."""
-    enough = [times for times in GROWTHS if rounds / mean_growth(times) >= GROWING_ROUNDS_MIN]
-    return max((times for times in enough if times <= fits * (1 + 1e-9)), default=1)
+    round_s = max(wanted_s, coordinator_s, _needed_s(computing_s, waiting_s[1]))
+    lengths_s = {larger: max(round_s, larger * computing_s + waiting_s[larger]) for larger, _ in growth}
+    step_mean_s = sum(share * lengths_s[larger] / larger for larger, share in growth)
+    return RoundChoice(rule, demo, round_s, tokens / facts.context, step_mean_s / wanted_s, times)
 
 
 def _needed_s(computing_s: float, waiting_s: float) -> float:

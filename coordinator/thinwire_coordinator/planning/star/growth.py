@@ -5,8 +5,7 @@ larger rounds, and late ones much. So a run takes fewer rounds for as many token
 rounds have their last size, and falls from there: most rounds are small ones, so a rate that falls with them would be
 low for most of the tokens.
 
-Where they become sixteen times as large, votes have seven levels at first, and nineteen from rounds of four times on:
-half of the rounds are over by then, and have an eighth of the tokens.
+Where they become sixteen times as large, votes have seven levels at first, and nineteen from `FINE_FROM` on.
 """
 
 from __future__ import annotations
@@ -16,19 +15,23 @@ from itertools import accumulate
 from typing import Any
 
 from thinwire_coordinator.hall.access.settings import Order
-from thinwire_planner.methods.growth import GROWTHS, Growth, rounds_of
+from thinwire_planner.methods.growth import FINE_FROM, GROWTHS, Growth, rounds_of
 from thinwire_proto.contract import DemoSpec, MergedMuonSpec, RunSpec, ScheduleSpec
 
 BECAUSE = "rounds that grow"
 _coarse, _fine = (DemoSpec.model_validate(given) for given in (MergedMuonSpec.DEMO_DEFAULTS, MergedMuonSpec.FINE))
 COARSE = {key: value for key, value in _coarse if value != getattr(_fine, key)}
-FINE_FROM = {16: 4}
-"""In a run whose rounds become so many times as large: times the first ones from which on levels are fine."""
 
 
 def levels_at(demo: DemoSpec, larger: int, fine_from: int) -> DemoSpec:
-    """The section of rounds that are so many times as large as the first. demo: of the last ones."""
+    """The section of rounds that are so many times as large as the first. demo: of the last ones. fine_from: see
+    `FINE_FROM`."""
     return demo if larger >= fine_from else demo.model_copy(update=COARSE)
+
+
+def demos_of(demo: DemoSpec, times: int) -> dict[int, DemoSpec]:
+    """The section of each size of the rounds of a run, which become so many times as large. demo: of the last ones."""
+    return {larger: levels_at(demo, larger, FINE_FROM.get(times, 1)) for larger, _ in GROWTHS[times]}
 
 
 def growing(schedule: ScheduleSpec, growth: Growth) -> ScheduleSpec:
@@ -44,15 +47,18 @@ def changes_of(schedule: ScheduleSpec, growth: Growth) -> Iterator[dict[str, Any
         )
 
 
-def orders_for(run: RunSpec, times: int, lengths_ms: dict[int, int]) -> Iterator[Order]:
-    """The amendments with which the rounds of a run become so many times as large. lengths_ms: of rounds that are so
-    many times as large."""
+def orders_for(run: RunSpec, times: int, lengths_ms: dict[int, int], demos: dict[int, DemoSpec]) -> Iterator[Order]:
+    """The amendments with which the rounds of a run become so many times as large. lengths_ms, demos: of the rounds of
+    each size."""
     shares, growth = list(accumulate(rounds_of(times))), GROWTHS[times]
+    before = 1
     for share, (larger, _), of_schedule in zip(shares, growth[1:], changes_of(run.schedule, growth), strict=False):
         changes: dict[str, Any] = {"round.samples": larger * run.round.samples}
         changes |= {f"schedule.{key}": value for key, value in of_schedule.items()}
-        if lengths_ms[larger] != run.round.length_ms:
+        changes |= {f"demo.{key}": value for key, value in demos[larger] if value != getattr(demos[before], key)}
+        if lengths_ms[larger] != lengths_ms[before]:
             changes["round.length_ms"] = lengths_ms[larger]
         at = round(run.schedule.steps * share / shares[-1])
         if 0 < at < run.schedule.steps:  # a run of few steps has not all sizes
             yield Order("", changes, BECAUSE, at)
+            before = larger

@@ -31,7 +31,7 @@ from thinwire_coordinator.planning.star.choice import (
     nodes_max,
     step_s,
 )
-from thinwire_coordinator.planning.star.growth import growing, orders_for
+from thinwire_coordinator.planning.star.growth import demos_of, growing, orders_for
 from thinwire_planner.methods.growth import GROWTHS, mean_growth
 from thinwire_planner.methods.star import DEMO, LOCAL_MUON, LOCAL_STEPS, MERGED_MUON
 from thinwire_proto.contract import DemoSpec, LocalMuonSpec, MergedMuonSpec, RoundSpec, RunSpec
@@ -67,6 +67,7 @@ def choose(wanted: Wanted) -> tuple[RunSpec, Sequence[Order]]:
     if (wanted.growth or 1) > 1 and chosen.rule.kind != MERGED_MUON:
         raise ConfigError(f"rounds that grow are known with {MERGED_MUON} alone; give --rule {MERGED_MUON} too")
     times = chosen.growth
+    demos = demos_of(chosen.demo, times)
     length_s = rounded_s(min(max(chosen.round_s, facts.context / swarm.tokens_s), LENGTH_S_MAX))
     fitting = length_s * swarm.tokens_s / facts.context
     most = nodes_max(chosen.demo, swarm.nodes)
@@ -75,7 +76,7 @@ def choose(wanted: Wanted) -> tuple[RunSpec, Sequence[Order]]:
     run = RunSpec(
         model=wanted.model,
         data=wanted.data,
-        demo=chosen.demo,
+        demo=demos[1],
         rule=chosen.rule,
         round=RoundSpec(
             pace="clock",
@@ -87,12 +88,12 @@ def choose(wanted: Wanted) -> tuple[RunSpec, Sequence[Order]]:
     )
     step = step_of(run, facts, swarm)
     run = run.model_copy(update={"schedule": schedule_for(wanted, run.rule, step.tokens * mean_growth(times))})
-    waiting_s = step.exchange_s + step_s(run.rule, facts, swarm)
-    lengths_ms = {
-        larger: round(1000 * max(length_s, rounded_s(min(larger * step.computing_s + waiting_s, LENGTH_S_MAX))))
-        for larger, _ in GROWTHS[times]
-    }
-    planned = tuple(orders_for(run, times, lengths_ms))
+    lengths_ms = {}
+    for larger, demo in demos.items():
+        waiting_s = traffic.transfer_s(facts, demo, swarm) + step_s(run.rule, facts, swarm)
+        needed_s = rounded_s(min(larger * step.computing_s + waiting_s, LENGTH_S_MAX))
+        lengths_ms[larger] = round(1000 * (length_s if larger == 1 else max(length_s, needed_s)))
+    planned = tuple(orders_for(run, times, lengths_ms, demos))
     return run.model_copy(update={"schedule": growing(run.schedule, GROWTHS[times])}), planned
 
 
