@@ -119,7 +119,7 @@ _TABLE = (
     replace(
         _MUON_HALF,
         name=MUON_GROWING_16,
-        what="muon-half; rounds become 16 times as large, the larger ones after 1/16, 1/8, 3/16 and 3/8 of the tokens",
+        what="muon-half; rounds become 16 times as large, the larger ones after 1/16, 1/8, 1/4 and 7/16 of the tokens",
         growth=GROWTHS[16],
         like=MUON_HALF,
     ),
@@ -151,7 +151,7 @@ _TABLE = (
     replace(
         _MERGED,
         name=FINER_GROWING,
-        what="the same in rounds as those of muon-half-growing-16; in the first two sizes, votes have seven levels",
+        what="the same in rounds as those of muon-half-growing-16; in the first three sizes, votes have seven levels",
         demo=DemoSpec.model_validate(MergedMuonSpec.FINE),
         growth=GROWTHS[16],
         fine_from=FINE_FROM[16],

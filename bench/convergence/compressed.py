@@ -103,7 +103,7 @@ class SwarmMethod:
 def make_contract(problem: Problem, arm: Arm, schedule: ScheduleSpec) -> Contract:
     """The contract of a swarm that trains this model on this text."""
     size, rounds = len(problem.text.train), RoundSpec()
-    nodes_max = min(rounds.nodes_max, most_nodes(arm.demo, rounds.weight_max))
+    nodes_max = min(rounds.nodes_max, most_nodes(arm.demo.largest_vote, rounds.weight_max))
     return Contract(
         round=rounds.model_copy(update={"nodes_max": nodes_max}),
         model=problem.spec,

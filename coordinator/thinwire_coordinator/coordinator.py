@@ -21,7 +21,7 @@ from thinwire_coordinator.hall.access.organizer import open_organizer_secret
 from thinwire_coordinator.hall.access.settings import PUBLIC_TLS
 from thinwire_coordinator.hall.access.store import AccessStore
 from thinwire_coordinator.hall.access.transport import Transport
-from thinwire_coordinator.hall.capacity import check_memory, frozen_bytes
+from thinwire_coordinator.hall.capacity import after_orders, check_memory, frozen_bytes
 from thinwire_coordinator.hall.events import Event
 from thinwire_coordinator.hall.hall import open_hall
 from thinwire_coordinator.hall.invite_address import publish_address, tell_proxy
@@ -176,7 +176,10 @@ class Coordinator:
         settings, contract = self._settings, run.view.contract
         bounds = open_files_for(Bounds(contract.round.nodes_max, transport.behind_proxy))
         frozen = await self._start_worker.run(frozen_bytes, contract, run.hall.state.blobs)
-        own = await self._start_worker.run(partial(kind.memory, contract, frozen, audits=settings.audit_every > 0))
+        memory_of = partial(kind.memory, frozen=frozen, audits=settings.audit_every > 0)
+        later = after_orders(contract, access.amendments.waiting())
+        owns = [await self._start_worker.run(memory_of, one) for one in dict.fromkeys((contract, later))]
+        own = max(owns, key=lambda one: one.total_bytes)
         check_memory(contract, bounds, frozen, own)
         door, whole_run = run.hall.door(access), self._monitoring.whole_run
         self._server = Server(run, kind.service, door, transport, bounds, whole_run)

@@ -20,6 +20,7 @@ from thinwire_proto.exact.schedule import learning_rate
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.exact.update import Update
 from thinwire_proto.exact.votes import Levels, WholeVotes
+from thinwire_proto.wire.codec import encode_update, encode_votes
 
 GROWTH = ((1, 0.25), (2, 0.25), (4, 0.5))
 RUN = Run("growing", 1e-3, 1, 4, 8 * 4 * 256, Size(samples=4, held_out=8))
@@ -63,7 +64,7 @@ def test_each_sample_is_trained_on_once_also_after_an_interruption(
 def test_votes_have_fine_levels_once_rounds_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ARMS, "growing", replace(ARMS[MERGED_FINE], growth=GROWTH, fine_from=2))
     travelled: list[tuple[int, int]] = []
-    encode = compressed.encode_update
+    encode = encode_update
 
     def noted(update: Update, layout: TileLayout) -> bytes:
         assert isinstance(update.merged, Levels)
@@ -71,7 +72,7 @@ def test_votes_have_fine_levels_once_rounds_are_large(monkeypatch: pytest.Monkey
         return encode(update, layout)
 
     votes: list[int] = []
-    encode_of = compressed.encode_votes
+    encode_of = encode_votes
 
     def noted_votes(one: WholeVotes, layout: TileLayout) -> bytes:
         votes.append(int(abs(one.signs).max()))

@@ -12,18 +12,23 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from thinwire_common.logs import tell
 from thinwire_common.memory_limit import memory_limit_bytes
 from thinwire_common.units import human_bytes
 from thinwire_coordinator.hall.access.admission import Bounds
+from thinwire_coordinator.hall.access.settings import Order
 from thinwire_coordinator.hall.ledger.state_directory import RunState
 from thinwire_coordinator.hall.rpc.files import FILE_PART_BYTES, FILE_PARTS_MAX
 from thinwire_coordinator.hall.rpc.request_bounds import HEADER_BYTES_MAX, REQUEST_BYTES_MAX
 from thinwire_proto.blobs import Blobs
 from thinwire_proto.contract import Contract
+from thinwire_proto.contract.amendment import REWIND, Amendment
+from thinwire_proto.errors import ContractError
+from thinwire_proto.exact.amendments import amended
 from thinwire_proto.exact.tiles import TileLayout
 from thinwire_proto.task import task_of
 
@@ -42,6 +47,17 @@ def frozen_bytes(contract: Contract, blobs: Blobs) -> int:
     from thinwire_proto.models.frozen_base import dtype_of_files  # noqa: PLC0415 - needs transformers
 
     return dtype_of_files(paths).itemsize * parameters
+
+
+def after_orders(contract: Contract, orders: Iterable[Order]) -> Contract:
+    """The contract as it will be when the orders that wait hold too; without those that it cannot have."""
+    begun = {one.id for one in contract.amendments}
+    for order in sorted((one for one in orders if one.id not in begun), key=lambda one: one.at or 0):
+        last = contract.amendments[-1] if contract.amendments else Amendment(0, {})
+        changes = {key: value for key, value in order.changes.items() if key != REWIND}
+        with suppress(ContractError):
+            contract = amended(contract, Amendment(max(order.at or 0, last.step + 1), changes, position=last.position))
+    return contract
 
 
 def check_memory(contract: Contract, bounds: Bounds, frozen: int, own: OwnMemory) -> MemoryBound:
@@ -100,6 +116,10 @@ class OwnMemory:
     part: int
     model: int
     named: dict[str, int]
+
+    @property
+    def total_bytes(self) -> int:
+        return self.part + self.model + sum(self.named.values())
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from thinwire_common.units import human_bytes, human_count
 from thinwire_coordinator.planning.facts import DataFacts, ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.planned import AMEND
 from thinwire_coordinator.planning.settings import known_batch, rate_for
-from thinwire_proto.contract import RunSpec
+from thinwire_proto.contract import MergedMuonSpec, RunSpec
 from thinwire_proto.needs import (
     PROGRAM_BYTES,
     SAMPLES_MAX_CARD,
@@ -233,7 +233,9 @@ def _rate(plan: Plan) -> Iterator[Advice]:
     if plan.model.frozen or plan.model.begins:
         return  # other rates suit a model that is fine-tuned
     given, known = plan.run.schedule.learning_rate, rate_for(plan.model, plan.run.rule)
-    larger = max(1.0, plan.step.tokens / known_batch(plan.model.trained))  # then steps may be longer by its root
+    larger = 1.0
+    if isinstance(plan.run.rule, MergedMuonSpec):  # steps of a larger batch may be longer by its root
+        larger = max(1.0, plan.step.tokens / known_batch(plan.model.trained))
     if not known / RATE_FACTOR_MAX <= given <= known * RATE_FACTOR_MAX * larger**0.5:
         factor = f"{given / known:.3g} times" if given > known else f"a {known / given:.3g}th of"
         yield Advice(

@@ -20,7 +20,7 @@ from thinwire_coordinator.hall.ledger.state_directory import GoOn, StartInterrup
 from thinwire_coordinator.hall.run import tell_amended, tell_refused
 from thinwire_coordinator.hall.standby.keeper import Keeper, StandbyAway
 from thinwire_coordinator.hall.workers import Job
-from thinwire_coordinator.star.feed import Feed
+from thinwire_coordinator.star.feed import Feed, largest_update
 from thinwire_coordinator.star.intake import Intake
 from thinwire_coordinator.star.open_round import KnownFingerprints
 from thinwire_coordinator.star.replay import replica_at_step
@@ -31,7 +31,6 @@ from thinwire_proto.errors import ContractError, LedgerError, LocalError, Locked
 from thinwire_proto.exact.aggregation import merger_of
 from thinwire_proto.exact.amendments import amended, given_up, history, row_extras
 from thinwire_proto.exact.replica import Replica
-from thinwire_proto.wire.codec import update_bytes_max
 from thinwire_proto.wire.rows import Row
 
 
@@ -56,7 +55,6 @@ class Amending:
         self._hold = hold
         self._orders: Sequence[Order] = ()
         self.refused: dict[str, str] = {}
-        self._take_bounds()
         self._ever_refused: set[str] = set()
         """An order is among those that wait until it is written as refused."""
 
@@ -95,9 +93,8 @@ class Amending:
 
     def _take_bounds(self) -> None:
         """Take the bounds of the contract that is in force now."""
-        demo = self._hall.contract.demo
         self._intake.amend()
-        self._feed.grow(update_bytes_max(self._hall.layout, demo.magnitude, demo.update_levels))
+        self._feed.grow(largest_update(self._hall.contract))
 
     async def _go_back(self, amendment: Amendment) -> None:
         """Go back to an earlier step, unless that cannot be. A row that cannot be sealed now waits for the next `take`,

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 
 from thinwire_coordinator.hall.byte_budget import ByteBudget, Reservation
 from thinwire_coordinator.star.messages import UpdateMessages
+from thinwire_proto.contract import Contract
+from thinwire_proto.exact.tiles import TileLayout
+from thinwire_proto.wire.codec import update_bytes_max
 
 CACHE_BYTES_MAX = 64 << 20
 CATCH_UP_BYTES_MAX = 128 << 20
@@ -44,7 +47,7 @@ class Feed:
     """Sealed updates by step, with the newest ones cached in memory.
 
     read: reads an update from disk. step: the number of sealed updates. cache_bytes_max: bound of the cache, which
-    always holds at least one update.
+    always holds at least one update. largest: update that it may read, in bytes.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Feed:
         read: Callable[[int], Awaitable[UpdateMessages]],
         step: int,
         cache_bytes_max: int = CACHE_BYTES_MAX,
+        largest: int = 0,
     ) -> None:
         self._read = read
         self._cache_bytes_max = cache_bytes_max
@@ -60,7 +64,7 @@ class Feed:
         self._recent: OrderedDict[int, UpdateMessages] = OrderedDict()
         self._recent_bytes = 0
         self._reading = asyncio.Semaphore(READ_MAX)
-        self._room = ByteBudget(CATCH_UP_BYTES_MAX)
+        self._room = ByteBudget(max(CATCH_UP_BYTES_MAX, 2 * largest))
 
     async def publish(self, update: UpdateMessages) -> None:
         """Publish the update from θ_step to θ_{step+1}, which is on disk."""
@@ -71,9 +75,9 @@ class Feed:
         self.step += 1
         self.wake()
 
-    def grow(self, update_bytes_max: int) -> None:
-        """Have room for two updates of this size."""
-        self._room.grow(2 * update_bytes_max)
+    def grow(self, largest: int) -> None:
+        """Have room for two updates of so many bytes."""
+        self._room.grow(2 * largest)
 
     def wake(self) -> None:
         """Let each call that waits look at its `unwanted`."""
@@ -101,3 +105,13 @@ class Feed:
             yield loan
         finally:
             loan.room.release()
+
+
+def largest_update(contract: Contract) -> int:
+    """Upper bound on the size of any update of the run, also of those before amendments."""
+    layout, found = TileLayout(contract.parameters), 0
+    before: Contract | None = contract
+    while before is not None:
+        found = max(found, update_bytes_max(layout, before.demo.magnitude, before.demo.update_levels))
+        before = before.before
+    return found

@@ -24,7 +24,7 @@ from thinwire_coordinator.hall.workers import Job
 from thinwire_coordinator.star.amending import Amending, Rewinding
 from thinwire_coordinator.star.announcer import Announcer
 from thinwire_coordinator.star.evaluations import Evaluations
-from thinwire_coordinator.star.feed import CACHE_BYTES_MAX, Feed
+from thinwire_coordinator.star.feed import CACHE_BYTES_MAX, Feed, largest_update
 from thinwire_coordinator.star.intake import Intake
 from thinwire_coordinator.star.messages import UpdateMessages, encode_update_parts
 from thinwire_coordinator.star.open_round import KnownFingerprints
@@ -99,6 +99,7 @@ class Star(Run):
             partial(hall.workers.submit, Job.READ_UPDATE, read or partial(read_encoded, hall.state)),
             step,
             cache_bytes_max,
+            largest_update(contract),
         )
         self.fingerprints = fingerprints = KnownFingerprints(contract.round.base_age_max)
         self._know_older_bases()

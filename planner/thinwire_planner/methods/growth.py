@@ -19,12 +19,12 @@ GROWTHS: dict[int, Growth] = {
     2: ((1, 1 / 16), (2, 15 / 16)),
     4: ((1, 1 / 16), (2, 1 / 16), (4, 7 / 8)),
     8: ((1, 1 / 16), (2, 1 / 16), (4, 1 / 8), (8, 3 / 4)),
-    16: ((1, 1 / 16), (2, 1 / 16), (4, 1 / 16), (8, 3 / 16), (16, 5 / 8)),
+    16: ((1, 1 / 16), (2, 1 / 16), (4, 1 / 8), (8, 3 / 16), (16, 9 / 16)),
 }
 """By how many times as large rounds become. docs/convergence has measured the last two."""
-FINE_FROM = {16: 4}
+FINE_FROM = {16: 8}
 """In a run whose rounds become so many times as large: votes have fine levels in rounds of at least so many times the
-first samples. Half of the rounds are over by then, with an eighth of the tokens."""
+first samples. Two thirds of the rounds are over by then, with a quarter of the tokens."""
 GROWING = ", rounds growing"
 
 

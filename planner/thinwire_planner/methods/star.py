@@ -27,7 +27,9 @@ from functools import partial
 from thinwire_planner.methods.growth import FINE_FROM, growing, over_stages
 from thinwire_planner.methods.method import METHODS, Forecast, Setting, Variant, by_nodes
 from thinwire_planner.timing.link import transfer_s, wire_bits
-from thinwire_proto.contract import WEIGHT_SUM_MAX, DemoRuleSpec, LocalMuonSpec, MergedMuonSpec, RoundSpec
+from thinwire_proto.contract import DemoRuleSpec, LocalMuonSpec, MergedMuonSpec, RoundSpec
+from thinwire_proto.contract.exchanges.star import most_nodes
+from thinwire_proto.errors import ConfigError
 
 FAMILY = "star"
 DEMO, LOCAL_MUON, MERGED_MUON = DemoRuleSpec().kind, LocalMuonSpec().kind, MergedMuonSpec().kind
@@ -61,8 +63,7 @@ class StarRule:
 
     @property
     def nodes_max(self) -> int:
-        """The most nodes whose merged votes fit an int16."""
-        return WEIGHT_SUM_MAX // (RoundSpec().weight_max * max(1, self.vote_levels))
+        return most_nodes(max(1, self.vote_levels), RoundSpec().weight_max)
 
     def at(self, larger: int) -> StarRule:
         """The rule of rounds that are so many times as large as the first."""
@@ -114,11 +115,13 @@ BY_THE_CLOCK = ", by the clock"
 
 
 def tokens_of(kind: str, vote_levels: int, nodes: int, growth: int = 1) -> float:
-    """`Forecast.tokens` of a rule whose votes have so many levels to either side of 0; 0: they are signs. growth: by
-    how many times as large its rounds become; the next larger one that was measured counts, or the largest."""
-    alike = [rule for rule in RULES if (rule.kind, rule.vote_levels) == (kind, vote_levels)]
-    rule = next((rule for rule in alike if rule.growth >= growth), alike[-1])
-    return by_nodes(rule.tokens, nodes)
+    """`Forecast.tokens` of a rule whose votes have about so many levels to either side of 0; 0: they are signs. growth:
+    by how many times as large its rounds become; the next larger one that was measured counts, or the largest."""
+    of_kind = [rule for rule in RULES if rule.kind == kind]
+    levels = min((rule.vote_levels for rule in of_kind), key=lambda known: abs(known - vote_levels))
+    alike = {rule.growth: rule for rule in of_kind if rule.vote_levels == levels}
+    known = min((one for one in alike if one >= growth), default=max(alike))
+    return by_nodes(alike[known].tokens, nodes)
 
 
 def own_s(setting: Setting) -> float:
@@ -162,6 +165,8 @@ def exchange_parts(setting: Setting, rule: StarRule, steps: int = 1) -> tuple[tu
 
 
 def _forecast(setting: Setting, *, rule: StarRule, base_age: int, waits: bool) -> Forecast:
+    if setting.nodes > rule.nodes_max:
+        raise ConfigError(f"{rule.name} has at most {rule.nodes_max} nodes")
     if rule.growth == 1:
         return _round(setting, rule, rule.local_steps, base_age, waits=waits)
     tokens = setting.by_nodes(rule.tokens)
@@ -184,7 +189,7 @@ def _round(setting: Setting, rule: StarRule, steps: int, base_age: int, *, waits
 
 @METHODS.register("star")
 def star(setting: Setting) -> Iterator[Variant]:
-    for rule in (rule for rule in RULES if setting.nodes <= rule.nodes_max):
+    for rule in RULES:
         fresh = f"star, {rule.name}, base age 0"
         in_turn = partial(_forecast, rule=rule, base_age=0)
         looseness = 1.0 + 0.01 * setting.by_nodes(rule.tokens) + (0.005 if rule.growth > 1 else 0.0)

@@ -9,13 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from support.small import small_contract
 from support.swarm_bench import PATIENCE_S, Bench
 from thinwire_common.within import Within
 from thinwire_coordinator.hall.access.settings import Order
+from thinwire_coordinator.hall.capacity import after_orders
 from thinwire_coordinator.hall.events import Event, RoundOpened
+from thinwire_coordinator.star.feed import largest_update
 from thinwire_coordinator.star.intake import ARRIVING_LEAST
+from thinwire_coordinator.star.memory import star_memory
 from thinwire_coordinator.star.round.announcements import RoundAnnouncement
 from thinwire_proto.contract import TILE_EDGE, DemoSpec
+from thinwire_proto.contract.amendment import Amendment
+from thinwire_proto.exact.amendments import amended
 from thinwire_proto.wire.codec import contribution_bytes_max, update_bytes_max
 
 MINIMUM = Order("one", {"round.min_contributions": 1})
@@ -91,7 +97,10 @@ async def test_finer_levels_have_room(tmp_path: Path, monkeypatch: pytest.Monkey
     layout, intake = bench.swarm.hall.layout, bench.swarm.intake
     assert intake.payload_bytes_max == contribution_bytes_max(layout, demo.k, "tile", whole=True, levels=100)
     assert intake.room.total >= ARRIVING_LEAST * intake.payload_bytes_max
-    assert bench.swarm.feed._room.total == 2 * update_bytes_max(layout, "tile", 100)
+    largest = update_bytes_max(layout, "tile", 100)
+    assert bench.swarm.feed._room.total == 2 * largest
+    bench.swarm.amend([Order("two", {"demo.update_levels": 1})])
+    assert update_bytes_max(layout, "tile", 1) < largest == largest_update(bench.swarm.hall.contract)  # for a restart
     await bench.close()
 
 
@@ -109,3 +118,18 @@ async def test_updates_that_once_left_votes_out_may_bring_repeated_ones_for_ever
     for letter in "ab":
         await bench.attend(bench.join(letter))
     assert bench.swarm.observer._comparer.may_repeat
+
+
+def test_memory_is_bounded_for_what_waits_too() -> None:
+    """Also after an order that the run cannot have, one that is in force, and one that goes back."""
+    coarse = small_contract(rule={"kind": "merged_muon"}, round={"nodes_max": 100})
+    begun = amended(coarse, Amendment(2, {"demo.vote_levels": 5}, id="begun"))
+    waiting = [
+        Order("begun", {"demo.vote_levels": 3}, at=2),
+        Order("cannot", {"schedule.steps": 0}),
+        Order("fine", {"demo.vote_levels": 9, "demo.update_levels": 15}, at=50),
+        Order("back", {"rewind": 1, "round.samples": 3}),
+    ]
+    later = after_orders(begun, waiting)
+    assert (later.demo.vote_levels, later.demo.update_levels, later.round.samples) == (9, 15, 3)
+    assert star_memory(later).total_bytes > star_memory(begun).total_bytes

@@ -17,10 +17,11 @@ from thinwire_coordinator.cli.parser import parser
 from thinwire_coordinator.planning.exchanges import plan_of, planner
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.problems import check_file, read_run
-from thinwire_coordinator.planning.settings import Wanted
+from thinwire_coordinator.planning.settings import Wanted, known_batch
 from thinwire_coordinator.planning.star.choice import (
     CORE_FLOAT64_FLOPS,
     LOCAL_ROUNDS_MIN,
+    ROUND_S_MAX,
     ROUND_S_MIN,
     STEP_PART,
     TRANSFER_PART,
@@ -86,7 +87,7 @@ def test_nodes_that_wait_with_merged_gradients_are_told_of_local_steps() -> None
     """Four steps of four samples take 0.7 s, and so the two seconds of the shortest round: 2.21 · 2 s / 4 in place of
     1.08 · 2 s, by the tokens of docs/convergence."""
     for kind, expected in (("merged_muon", True), ("demo", False)):
-        plan = plan_of(chosen(BYTE_1M, swarm(4), rule=kind), BYTE_1M, DATA, swarm(4), 8e9)
+        plan = plan_of(chosen(BYTE_1M, swarm(4), rule=kind, growth=1), BYTE_1M, DATA, swarm(4), 8e9)
         (told,) = [advice.text for advice in advise(plan) if advice.key == "round.samples"] or [""]
         assert ("--rule local_muon uses it for more steps: to a loss in about 51% of the time" in told) == expected
     wanted = Wanted(PRESETS["byte-1m"], CorpusSpec(), BYTE_1M, DATA, swarm(4), rule="merged_muon")
@@ -174,7 +175,7 @@ def test_rounds_grow_as_far_as_there_are_enough_and_a_step_has_use_for_it() -> N
         samples = [stage.run.round.samples for stage in plan.stages]
         assert samples == [run.round.samples * larger for larger, _ in GROWTHS[times]]
         assert [stage.step.tokens for stage in plan.stages] == [256 * nodes * each for each in samples]
-        levels = [3, 3, 9, 9, 9] if times == 16 else [9] * len(samples)
+        levels = [3, 3, 3, 9, 9] if times == 16 else [9] * len(samples)
         assert [stage.run.demo.vote_levels for stage in plan.stages] == levels
         assert plan.tokens == pytest.approx(asked.get("tokens", plan.tokens), rel=0.01)
         assert plan.steps == asked.get("steps", plan.steps) == run.schedule.steps
@@ -201,6 +202,44 @@ def test_a_run_of_few_rounds_has_amendments_that_it_can_have(steps: int, tmp_pat
     assert all(0 < (one.at or 0) < steps for one in planned)
     changed = {key: value for one in planned for key, value in one.changes.items()}
     assert changed.get("demo.vote_levels") == (9 if steps > 1 else None)
+    assert changed.get("schedule.shape", read_run(out).schedule.shape) == "cosine"
+    assert len({one.at for one in planned}) == len(planned)
+
+
+@pytest.mark.parametrize("nodes", [1, 4, 16, 500])
+@pytest.mark.parametrize("up", [0.5e6, 1e6, 2e6, 5e6, 20e6])
+@pytest.mark.parametrize("tokens_s", [1e3, 1e5])
+def test_rounds_of_every_size_have_room_for_their_transfers(nodes: int, up: float, tokens_s: float) -> None:
+    of = swarm(nodes, up=up, down=2 * up, tokens_s=tokens_s)
+    wanted = Wanted(PRESETS["byte-1m"], CorpusSpec(), BYTE_1M, DATA, of, rule="merged_muon", tokens=1e9)
+    run, planned = planner("star").choose(wanted)
+    plan = plan_of(run, BYTE_1M, DATA, of, 8e9, planned)
+    assert (len(plan.stages) > 1) == (nodes < 500)
+    for stage in plan.stages:
+        assert stage.step.exchange_s <= TRANSFER_PART * stage.step.seconds
+    assert [stage.step.seconds for stage in plan.stages] == sorted(stage.step.seconds for stage in plan.stages)
+    assert not [one for one in advise(plan) if one.key.endswith("length_ms") or "length_ms:" in one.text]
+
+
+def test_rounds_grow_also_where_there_is_no_room_for_the_sum_of_nineteen_levels() -> None:
+    facts, growths = facts_of_preset("llama-124m"), []
+    for nodes in (455, 456):
+        choice = choice_for(facts, swarm(nodes, tokens_s=1e5), Amount(2e10), math.inf, "merged_muon")
+        growths.append((choice.growth, choice.demo.vote_levels))
+    assert growths[0][0] == growths[1][0] > 1
+    assert [levels for _, levels in growths] == [9, 3]
+
+
+def test_machines_that_need_long_for_a_batch_still_wait_for_gradients() -> None:
+    """A node's part of the known batch takes it longer than the longest round."""
+    facts, of = facts_of_preset("llama-124m"), swarm(2, up=1e8, down=1e8, tokens_s=100)
+    assert known_batch(facts.trained) / 2 > ROUND_S_MAX * 100
+    choice = choice_for(facts, of, Amount(2.5e9), math.inf)
+    assert (choice.rule.kind, choice.samples * facts.context / 100) == (
+        "merged_muon",
+        pytest.approx(ROUND_S_MAX, rel=0.02),
+    )
+    assert choice.stretch < 1.2
 
 
 def test_rounds_that_grow_beyond_their_length_become_longer() -> None:

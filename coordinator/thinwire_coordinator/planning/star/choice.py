@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import micro_batch_for
@@ -33,6 +34,8 @@ LOCAL_ROUNDS_MIN = 256
 """With fewer rounds than in docs/convergence, local steps learn less."""
 GROWING_ROUNDS_MIN = 700
 """With fewer rounds, those that grow learn less than others (docs/log/convergence.md)."""
+BATCH_SLACK = 1.1
+"""A node's part of a batch is a whole number of samples."""
 ALIKE = 0.1
 """Two seeds differ by so many tokens for the same loss, so another rule than `demo` has to need fewer than that."""
 TRANSFER_PART = 0.5
@@ -77,18 +80,37 @@ class Amount:
     growth: int | None = None
 
 
+class Size(NamedTuple):
+    """Rounds of one size. demo: the section then."""
+
+    seconds: float
+    demo: DemoSpec
+
+
 @dataclass(frozen=True)
 class RoundChoice:
-    """rule, demo: sections of the run. round_s: the length of a round. samples: of a node for its full weight. growth:
-    rounds become so many times as large; round_s and samples are then those of the first, and demo is that of the last.
-    stretch: a step of the known batch takes so many times as long as if nodes never waited."""
+    """rule: section of the run. sizes: of its rounds, by their samples over those of the first. samples: of a node for
+    its full weight, in the first. stretch: a step of the known batch takes so many times as long as if nodes never
+    waited."""
 
     rule: RuleSpec
-    demo: DemoSpec
-    round_s: float
+    sizes: Mapping[int, Size]
     samples: float
     stretch: float = 1.0
-    growth: int = 1
+
+    @property
+    def first(self) -> Size:
+        return self.sizes[1]
+
+    @property
+    def growth(self) -> int:
+        """By how many times as large rounds become."""
+        return max(self.sizes)
+
+    @property
+    def demo(self) -> DemoSpec:
+        """The section of the last rounds."""
+        return self.sizes[self.growth].demo
 
     def tokens(self, nodes: int) -> float:
         """Tokens for a loss, over those of Muon with every gradient exchanged."""
@@ -145,7 +167,7 @@ def _choices(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, memory_bytes:
     rounds = amount.rounds or amount.tokens / (LOCAL_STEPS * steps.tokens * swarm.nodes)
     if steps.more_passes <= MORE_PASSES_MAX and rounds >= LOCAL_ROUNDS_MIN and steps.seconds <= ROUND_S_MAX:
         choice = _local_muon(facts, swarm, amount, steps)
-        if choice.round_s <= STRETCH_MAX * _wanted_s(ROOM_FOR_STEPS * steps.seconds):
+        if choice.first.seconds <= STRETCH_MAX * _wanted_s(ROOM_FOR_STEPS * steps.seconds):
             yield choice
 
 
@@ -169,16 +191,20 @@ def _votes(facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
     wanted_s = _wanted_s(tokens / swarm.tokens_s)
     needed = [(transfer_s(facts, demo, swarm) / TRANSFER_PART, demo) for demo in budgets(facts.padding)]
     needed_s, demo = next((one for one in needed if one[0] <= STRETCH_MAX * wanted_s), needed[-1])
-    return RoundChoice(DemoRuleSpec(), demo, max(wanted_s, needed_s), tokens / facts.context)
+    return RoundChoice(DemoRuleSpec(), {1: Size(max(wanted_s, needed_s), demo)}, tokens / facts.context)
 
 
 def _merged_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> RoundChoice:
     """The levels and the growth that reach a loss soonest: fewer levels need more tokens, and larger rounds wait more
-    seldom."""
+    seldom. In seven levels alone, growth was not measured: rounds grow there only if there is no room for the sum of
+    more."""
     fine, coarse = map(DemoSpec.model_validate, (MergedMuonSpec.FINE, MergedMuonSpec.DEMO_DEFAULTS))
-    found = [_in_levels(coarse, amount.growth or 1, facts, swarm)]
-    if swarm.nodes <= nodes_max(fine):
-        found += [_in_levels(fine, times, facts, swarm) for times in _growths(facts, swarm, amount)]
+    growths = list(_growths(facts, swarm, amount))
+    wanted = [(demo, times) for demo in (coarse, fine) for times in growths if demo == fine or times == 1]
+    if swarm.nodes > nodes_max(fine):
+        wanted = [(coarse, times) for times in growths]
+    waiting_s = {demo: transfer_s(facts, demo, swarm) for demo in (coarse, fine)}
+    found = [_in_levels(demos_of(demo, times), waiting_s, facts, swarm) for demo, times in wanted]
     return min(found, key=lambda one: one.stretch * one.tokens(swarm.nodes))
 
 
@@ -188,36 +214,37 @@ def _growths(facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> Iterator[i
     if amount.growth or amount.rounds:
         yield amount.growth or 1
         return
-    known = known_batch(facts.trained)
-    least = _least_tokens(facts, swarm)
+    tokens = _samples(facts, swarm) * facts.context
     for times in GROWTHS:
-        rounds = amount.tokens / (least * swarm.nodes) / mean_growth(times)
-        fits = times * least * swarm.nodes <= max(GROWTHS) * known * (1 + 1e-9)
-        if times == 1 or (rounds >= GROWING_ROUNDS_MIN and fits and times * least / swarm.tokens_s <= ROUND_S_MAX):
+        rounds = amount.tokens / (tokens * swarm.nodes) / mean_growth(times)
+        fits = times * tokens * swarm.nodes <= max(GROWTHS) * BATCH_SLACK * known_batch(facts.trained)
+        if times == 1 or (rounds >= GROWING_ROUNDS_MIN and fits and times * tokens / swarm.tokens_s <= ROUND_S_MAX):
             yield times
 
 
-def _least_tokens(facts: ModelFacts, swarm: SwarmFacts) -> float:
-    """A node's part of the known batch, and at least a sample."""
-    return max(known_batch(facts.trained) / swarm.nodes, facts.context)
+def _samples(facts: ModelFacts, swarm: SwarmFacts) -> int:
+    """A node's part of the known batch: at least a sample, and what it does in the longest round."""
+    known = known_batch(facts.trained) / swarm.nodes
+    return max(1, round(min(known, ROUND_S_MAX * swarm.tokens_s) / facts.context))
 
 
-def _in_levels(demo: DemoSpec, times: int, facts: ModelFacts, swarm: SwarmFacts) -> RoundChoice:
-    """Rounds of `merged_muon` that begin with the known batch, become so many times as large, and are long enough for
-    their transfers, and for the step on every replica."""
-    rule, growth = MergedMuonSpec(), GROWTHS[times]
-    tokens = _least_tokens(facts, swarm)
-    computing_s = tokens / swarm.tokens_s
-    waiting_s = {
-        larger: transfer_s(facts, of_size, swarm) + step_s(rule, facts, swarm)
-        for larger, of_size in demos_of(demo, times).items()
-    }
-    wanted_s = _wanted_s(computing_s)
-    coordinator_s = coordinator_step_s(rule, facts, swarm) / STEP_PART
-    round_s = max(wanted_s, coordinator_s, _needed_s(computing_s, waiting_s[1]))
-    lengths_s = {larger: max(round_s, larger * computing_s + waiting_s[larger]) for larger, _ in growth}
-    step_mean_s = sum(share * lengths_s[larger] / larger for larger, share in growth)
-    return RoundChoice(rule, demo, round_s, tokens / facts.context, step_mean_s / wanted_s, times)
+def _in_levels(
+    demos: Mapping[int, DemoSpec], transfers_s: Mapping[DemoSpec, float], facts: ModelFacts, swarm: SwarmFacts
+) -> RoundChoice:
+    """Rounds of `merged_muon` that begin with the known batch, and are long enough for their transfers, and for the
+    step on every replica. demos: of each size of the rounds. transfers_s: what each takes."""
+    rule, samples = MergedMuonSpec(), _samples(facts, swarm)
+    computing_s = samples * facts.context / swarm.tokens_s
+    wanted_s, own_s = _wanted_s(computing_s), step_s(rule, facts, swarm)
+    least_s = max(wanted_s, coordinator_step_s(rule, facts, swarm) / STEP_PART)
+    sizes = {}
+    for larger, demo in demos.items():
+        waiting_s = transfers_s[demo] + own_s
+        whole_s = larger * computing_s + waiting_s if larger > 1 else wanted_s
+        sizes[larger] = Size(max(least_s, whole_s, _needed_s(larger * computing_s, waiting_s)), demo)
+    shares = dict(GROWTHS[max(demos)])
+    step_mean_s = sum(shares[larger] * size.seconds / larger for larger, size in sizes.items())
+    return RoundChoice(rule, sizes, samples, step_mean_s / wanted_s)
 
 
 def _needed_s(computing_s: float, waiting_s: float) -> float:
@@ -229,7 +256,7 @@ def _needed_s(computing_s: float, waiting_s: float) -> float:
 def nodes_max(demo: DemoSpec, nodes: int = 0) -> int:
     """The most nodes of a run: the default, or all that there are, or fewer where votes have many levels."""
     rounds = RoundSpec()
-    return min(max(rounds.nodes_max, nodes), most_nodes(demo, rounds.weight_max))
+    return min(max(rounds.nodes_max, nodes), most_nodes(demo.largest_vote, rounds.weight_max))
 
 
 def coordinator_step_s(rule: RuleSpec, facts: ModelFacts, swarm: SwarmFacts) -> float:
@@ -251,7 +278,7 @@ def _local_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount, steps: Loc
     most = math.inf if amount.rounds else amount.tokens / (LOCAL_ROUNDS_MIN * swarm.nodes * facts.context)
     least = LOCAL_STEPS * steps.rule.micro_batch
     samples = max(min(most, LEASE_ROUNDS * least) // LEASE_ROUNDS, math.ceil(least / LEASE_ROUNDS))
-    return RoundChoice(steps.rule, demo, round_s, samples)
+    return RoundChoice(steps.rule, {1: Size(round_s, demo)}, samples)
 
 
 def _wanted_s(computing_s: float) -> float:

@@ -5,12 +5,12 @@ larger rounds, and late ones much. So a run takes fewer rounds for as many token
 rounds have their last size, and falls from there: most rounds are small ones, so a rate that falls with them would be
 low for most of the tokens.
 
-Where they become sixteen times as large, votes have seven levels at first, and nineteen from `FINE_FROM` on.
+Where they become sixteen times as large, votes in nineteen levels have seven until `FINE_FROM`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -47,18 +47,21 @@ def changes_of(schedule: ScheduleSpec, growth: Growth) -> Iterator[dict[str, Any
         )
 
 
-def orders_for(run: RunSpec, times: int, lengths_ms: dict[int, int], demos: dict[int, DemoSpec]) -> Iterator[Order]:
-    """The amendments with which the rounds of a run become so many times as large. lengths_ms, demos: of the rounds of
-    each size."""
-    shares, growth = list(accumulate(rounds_of(times))), GROWTHS[times]
-    before = 1
+def orders_for(run: RunSpec, sizes: Mapping[int, tuple[float, DemoSpec]]) -> tuple[Order, ...]:
+    """The amendments with which the rounds of a run of at least two steps become larger. sizes: seconds and section of
+    each, by the samples over those of the first. In a run of few steps, several hold from one step on."""
+    growth = GROWTHS[max(sizes)]
+    shares = list(accumulate(rounds_of(max(sizes))))
+    found: dict[int, dict[str, Any]] = {}
+    seconds, demo = sizes[1]
     for share, (larger, _), of_schedule in zip(shares, growth[1:], changes_of(run.schedule, growth), strict=False):
         changes: dict[str, Any] = {"round.samples": larger * run.round.samples}
         changes |= {f"schedule.{key}": value for key, value in of_schedule.items()}
-        changes |= {f"demo.{key}": value for key, value in demos[larger] if value != getattr(demos[before], key)}
-        if lengths_ms[larger] != lengths_ms[before]:
-            changes["round.length_ms"] = lengths_ms[larger]
-        at = round(run.schedule.steps * share / shares[-1])
-        if 0 < at < run.schedule.steps:  # a run of few steps has not all sizes
-            yield Order("", changes, BECAUSE, at)
-            before = larger
+        before_s, before = seconds, demo
+        seconds, demo = sizes[larger]
+        changes |= {f"demo.{key}": value for key, value in demo if value != getattr(before, key)}
+        if seconds != before_s:
+            changes["round.length_ms"] = round(1000 * seconds)
+        at = min(max(1, round(run.schedule.steps * share / shares[-1])), run.schedule.steps - 1)
+        found[at] = found.get(at, {}) | changes
+    return tuple(Order("", changes, BECAUSE, at) for at, changes in found.items())

@@ -31,9 +31,9 @@ from thinwire_coordinator.planning.star.choice import (
     nodes_max,
     step_s,
 )
-from thinwire_coordinator.planning.star.growth import demos_of, growing, orders_for
+from thinwire_coordinator.planning.star.growth import growing, orders_for
 from thinwire_planner.methods.growth import GROWTHS, mean_growth
-from thinwire_planner.methods.star import DEMO, LOCAL_MUON, LOCAL_STEPS, MERGED_MUON
+from thinwire_planner.methods.star import DEMO, LOCAL_MUON, LOCAL_STEPS, MERGED_MUON, tokens_of
 from thinwire_proto.contract import DemoSpec, LocalMuonSpec, MergedMuonSpec, RoundSpec, RunSpec
 from thinwire_proto.errors import ConfigError
 
@@ -67,8 +67,11 @@ def choose(wanted: Wanted) -> tuple[RunSpec, Sequence[Order]]:
     if (wanted.growth or 1) > 1 and chosen.rule.kind != MERGED_MUON:
         raise ConfigError(f"rounds that grow are known with {MERGED_MUON} alone; give --rule {MERGED_MUON} too")
     times = chosen.growth
-    demos = demos_of(chosen.demo, times)
-    length_s = rounded_s(min(max(chosen.round_s, facts.context / swarm.tokens_s), LENGTH_S_MAX))
+    lengths_s = {
+        larger: rounded_s(min(max(size.seconds, facts.context / swarm.tokens_s), LENGTH_S_MAX))
+        for larger, size in chosen.sizes.items()
+    }
+    length_s = lengths_s[1]
     fitting = length_s * swarm.tokens_s / facts.context
     most = nodes_max(chosen.demo, swarm.nodes)
     if swarm.nodes > most:
@@ -76,7 +79,7 @@ def choose(wanted: Wanted) -> tuple[RunSpec, Sequence[Order]]:
     run = RunSpec(
         model=wanted.model,
         data=wanted.data,
-        demo=demos[1],
+        demo=chosen.first.demo,
         rule=chosen.rule,
         round=RoundSpec(
             pace="clock",
@@ -88,12 +91,9 @@ def choose(wanted: Wanted) -> tuple[RunSpec, Sequence[Order]]:
     )
     step = step_of(run, facts, swarm)
     run = run.model_copy(update={"schedule": schedule_for(wanted, run.rule, step.tokens * mean_growth(times))})
-    lengths_ms = {}
-    for larger, demo in demos.items():
-        waiting_s = traffic.transfer_s(facts, demo, swarm) + step_s(run.rule, facts, swarm)
-        needed_s = rounded_s(min(larger * step.computing_s + waiting_s, LENGTH_S_MAX))
-        lengths_ms[larger] = round(1000 * (length_s if larger == 1 else max(length_s, needed_s)))
-    planned = tuple(orders_for(run, times, lengths_ms, demos))
+    if run.schedule.steps == 1:
+        return run, ()  # no other size can follow
+    planned = orders_for(run, {larger: (lengths_s[larger], size.demo) for larger, size in chosen.sizes.items()})
     return run.model_copy(update={"schedule": growing(run.schedule, GROWTHS[times])}), planned
 
 
@@ -282,13 +282,11 @@ def _local_steps(plan: Plan) -> str:
     """A sentence for nodes that wait with `merged_muon`, if they would reach a loss sooner by local steps."""
     if plan.run.rule.kind != MERGED_MUON or not suits_muon(plan.model, LocalMuonSpec()):
         return ""
-    merged, local = (
-        choice_for(plan.model, plan.swarm, Amount(plan.tokens), plan.memory_bytes, kind)
-        for kind in (MERGED_MUON, LOCAL_MUON)
-    )
-    nodes, local_s = plan.swarm.nodes, local.round_s / LOCAL_STEPS
-    merged_s = plan.seconds * plan.stages[0].step.tokens / plan.tokens
-    share = local.tokens(nodes) * local_s / (merged.tokens(nodes) * merged_s)
+    first, last, nodes = plan.stages[0], plan.stages[-1].run, plan.swarm.nodes
+    local = choice_for(plan.model, plan.swarm, Amount(plan.tokens), plan.memory_bytes, LOCAL_MUON)
+    tokens = tokens_of(MERGED_MUON, last.demo.vote_levels, nodes, last.round.samples // first.run.round.samples)
+    merged_s = plan.seconds * first.step.tokens / plan.tokens
+    share = local.tokens(nodes) * local.first.seconds / LOCAL_STEPS / (tokens * merged_s)
     if share >= 1:
         return ""
     return f". --rule {LOCAL_MUON} uses it for more steps: to a loss in about {share:.0%} of the time (docs/peers.md)"

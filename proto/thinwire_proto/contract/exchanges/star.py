@@ -35,9 +35,9 @@ STATE_BYTES_A_SENT_COMPONENT, STATE_BYTES_A_WHOLE_COMPONENT = 24, 2
 Twice that while it replaces them."""
 
 
-def most_nodes(demo: DemoSpec, weight_max: int) -> int:
-    """The most nodes whose merged votes fit an int16."""
-    return WEIGHT_SUM_MAX // (weight_max * demo.largest_vote)
+def most_nodes(largest_vote: int, weight_max: int) -> int:
+    """The most nodes whose merged votes fit an int16. largest_vote: `DemoSpec.largest_vote`."""
+    return WEIGHT_SUM_MAX // (weight_max * largest_vote)
 
 
 @EXCHANGES.register
@@ -62,7 +62,7 @@ class StarSpec(ExchangeSpec):
                     f'round.{key} must be {value} for rule.kind = "{rule.kind}", whose steps go astray on older '
                     f"gradients; it is {getattr(rounds, key)}"
                 )
-        if rounds.nodes_max > most_nodes(demo, rounds.weight_max):
+        if rounds.nodes_max > most_nodes(demo.largest_vote, rounds.weight_max):
             raise ValueError(
                 f"round.nodes_max · round.weight_max · the largest vote, demo.vote_levels, must be at most "
                 f"{WEIGHT_SUM_MAX}, so that merged votes fit an int16; it is "
