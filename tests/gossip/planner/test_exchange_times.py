@@ -146,8 +146,6 @@ def test_rounds_that_grow_exchange_once_in_so_many_steps() -> None:
     for times, rounds in ROUNDS.items():
         in_all = sum(rounds.values())
         assert mean_growth(times) == pytest.approx(128 / in_all)
-        exchanges = sum(n * exchange_s(where, g) for g, n in rounds.items())
-        assert seconds(f"all-reduce, rounds growing to {times} times", where) == pytest.approx(0.5 + exchanges / 128)
         (rule,) = [rule for rule in RULES if rule.growth == times]
         exchanges = sum(n * one for g, n in rounds.items() for _, one in exchange_parts(where, rule.at(g), g))
         found = by_name(f"star, {rule.name}, base age 0", where)
@@ -167,6 +165,12 @@ def test_no_method_has_more_nodes_than_init_gives_it() -> None:
         for nodes, is_there in ((most, True), (most + 1, False)):
             names = [one.name for one in predict(star(setting(nodes)), setting(nodes))]
             assert (f"star, {rule.name}, base age 0" in names) == is_there
+
+
+def test_an_all_reduce_of_growing_rounds_comes_once_a_round() -> None:
+    where = setting(4, variation=0.0)
+    exchanges = sum(n * exchange_s(where, g) for g, n in ROUNDS[8].items())
+    assert seconds("all-reduce, rounds growing to 8 times", where) == pytest.approx(0.5 + exchanges / 128)
 
 
 def test_votes_have_seven_levels_until_rounds_have_eight_times_the_samples() -> None:

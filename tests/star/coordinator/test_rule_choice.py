@@ -206,8 +206,8 @@ def test_a_run_of_few_rounds_has_amendments_that_it_can_have(steps: int, tmp_pat
     assert len({one.at for one in planned}) == len(planned)
 
 
-@pytest.mark.parametrize("nodes", [1, 4, 16, 500])
-@pytest.mark.parametrize("up", [0.5e6, 1e6, 2e6, 5e6, 20e6])
+@pytest.mark.parametrize("nodes", [1, 4, 500])
+@pytest.mark.parametrize("up", [0.5e6, 1e6, 3e6, 20e6])
 @pytest.mark.parametrize("tokens_s", [1e3, 1e5])
 def test_rounds_of_every_size_have_room_for_their_transfers(nodes: int, up: float, tokens_s: float) -> None:
     of = swarm(nodes, up=up, down=2 * up, tokens_s=tokens_s)
@@ -235,10 +235,8 @@ def test_machines_that_need_long_for_a_batch_still_wait_for_gradients() -> None:
     facts, of = facts_of_preset("llama-124m"), swarm(2, up=1e8, down=1e8, tokens_s=100)
     assert known_batch(facts.trained) / 2 > ROUND_S_MAX * 100
     choice = choice_for(facts, of, Amount(2.5e9), math.inf)
-    assert (choice.rule.kind, choice.samples * facts.context / 100) == (
-        "merged_muon",
-        pytest.approx(ROUND_S_MAX, rel=0.02),
-    )
+    assert choice.rule.kind == "merged_muon"
+    assert choice.samples * facts.context / 100 == pytest.approx(ROUND_S_MAX, rel=0.02)
     assert choice.stretch < 1.2
 
 
