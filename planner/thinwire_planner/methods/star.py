@@ -106,7 +106,7 @@ RULES = (
     _SEVEN,
     _NINETEEN,
     replace(_NINETEEN, tokens={4: 1.08}, growth=8),
-    replace(_NINETEEN, tokens={4: 1.12}, growth=16, begins=_SEVEN),
+    replace(_NINETEEN, tokens={4: 1.16}, growth=16, begins=_SEVEN),
 )
 """Bytes as in docs/performance.md and as `init` forecasts them. Tokens with 0.9M parameters and 19 tokens a parameter,
 nodes of four samples (docs/convergence)."""
