@@ -64,8 +64,8 @@ class Arm:
 
 
 ADAMW, MUON, MUON_HALF, REFERENCE, DEFAULT = "adamw", "muon", "muon-half", "reference", "thinwire"
-MUON_GROWING = "muon-half-growing"
-DENSE = (ADAMW, MUON, MUON_HALF, MUON_GROWING)
+MUON_GROWING, MUON_GROWING_16 = "muon-half-growing", "muon-half-growing-16"
+DENSE = (ADAMW, MUON, MUON_HALF, MUON_GROWING, MUON_GROWING_16)
 """The arms of the yardstick: all others are compared with the best of them."""
 LOCAL_MUON = "muon-4"
 """Local steps with at least 150 times fewer bytes than a ring of sixteen nodes or more."""
@@ -115,6 +115,13 @@ _TABLE = (
         growth=GROWTH,
         like=MUON_HALF,
     ),
+    replace(
+        _MUON_HALF,
+        name=MUON_GROWING_16,
+        what="the same; after 1/16, 1/8, 1/4 and 7/16 of the tokens, rounds have 2, 4, 8 and 16 times the samples",
+        growth=GROWTHS[16],
+        like=MUON_HALF,
+    ),
     Arm(DEFAULT, "the contract's defaults: signs of the largest 96 components of a tile", "votes", 2e-3),
     Arm(
         LOCAL_MUON,
@@ -143,8 +150,7 @@ _TABLE = (
     replace(
         _MERGED,
         name=FINER_GROWING,
-        what="the same; after 1/16, 1/8, 1/4 and 7/16 of the tokens, rounds have 2, 4, 8 and 16 times the samples, and "
-        "votes have seven levels before the last two",
+        what="the same in rounds as those of muon-half-growing-16, with seven levels until the last two sizes",
         demo=DemoSpec.model_validate(MergedMuonSpec.FINE),
         growth=GROWTHS[16],
         fine_from=FINE_FROM[16],

@@ -24,6 +24,7 @@ from bench.convergence.arms import (
     MERGED_MUON,
     MUON,
     MUON_GROWING,
+    MUON_GROWING_16,
     MUON_HALF,
     REFERENCE,
 )
@@ -251,7 +252,7 @@ def _items(arms: Iterable[str], *cells: Cell) -> list[Item]:
 _ONCE = [
     *_items((ADAMW, MUON, MUON_HALF, *OURS), FOUR_LONG),
     *_items((MUON_HALF, MERGED_FINE), SIXTEEN_LONG),
-    *_items((MUON_GROWING, FINE_GROWING, FINER_GROWING), FOUR_LONG, FOUR_SHORT),
+    *_items((MUON_GROWING, MUON_GROWING_16, FINE_GROWING, FINER_GROWING), FOUR_LONG, FOUR_SHORT),
     *_items((ADAMW, DEFAULT), LARGER),
     *_items(OTHERS, FOUR_SHORT, FOUR_LONG),
     *_items((ADAMW, *OURS, BEST_OTHER), SIXTEEN_LONG),

@@ -64,19 +64,17 @@ def test_each_sample_is_trained_on_once_also_after_an_interruption(
 def test_votes_have_fine_levels_once_rounds_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ARMS, "growing", replace(ARMS[MERGED_FINE], growth=GROWTH, fine_from=2))
     travelled: list[tuple[int, int]] = []
-    encode = encode_update
 
     def noted(update: Update, layout: TileLayout) -> bytes:
         assert isinstance(update.merged, Levels)
         travelled.append((update.merged.levels, int(abs(update.merged.values).max())))
-        return encode(update, layout)
+        return encode_update(update, layout)
 
     votes: list[int] = []
-    encode_of = encode_votes
 
     def noted_votes(one: WholeVotes, layout: TileLayout) -> bytes:
         votes.append(int(abs(one.signs).max()))
-        return encode_of(one, layout)
+        return encode_votes(one, layout)
 
     monkeypatch.setattr(compressed, "encode_update", noted)
     monkeypatch.setattr(compressed, "encode_votes", noted_votes)

@@ -25,6 +25,7 @@ from bench.convergence.arms import (
     MERGED_MUON,
     MUON,
     MUON_GROWING,
+    MUON_GROWING_16,
     MUON_HALF,
     REFERENCE,
 )
@@ -198,7 +199,8 @@ def test_the_planner_has_the_tokens_of_the_study() -> None:
     for rule, arm in zip(RULES, arms, strict=True):
         assert rule.tokens == pytest.approx({nodes: tokens(arm, cells[nodes]) for nodes in rule.tokens}, abs=0.006), arm
     assert pytest.approx(tokens("muloco", FOUR_SHORT), abs=0.006) == TOKENS
-    assert pytest.approx(tokens(MUON_GROWING, FOUR_LONG), abs=0.006) == GROWING_TOKENS
+    growing = {times: tokens(arm, FOUR_LONG) for times, arm in ((8, MUON_GROWING), (16, MUON_GROWING_16))}
+    assert pytest.approx(growing, abs=0.006) == GROWING_TOKENS
     for codec, arm in (("dense", "gossip-dense-muon"), ("sign", "gossip-sign-muon-pull")):
         beside = tokens(arm, SINGLES) / tokens(LOCAL_MUON, SINGLES)
         assert codec_of(codec).tokens == pytest.approx(beside, abs=0.006)

@@ -107,13 +107,13 @@ def test_a_gain_is_the_product_of_its_factors() -> None:
 
 def test_a_gain_is_over_the_faster_all_reduce() -> None:
     """On slow lines that is the one whose rounds grow; and it has no gain over the other."""
-    for mbit, name in ((10, "all-reduce, rounds growing to 8 times"), (1e6, "all-reduce, DDP")):
+    for mbit, name in ((10, "all-reduce, rounds growing to 16 times"), (1e6, "all-reduce, DDP")):
         where = setting(8, mbit, 1, variation=0.0)
         found = {one.name: one for one in predict(all_variants(where), where)}
         gain = gain_of(found["star, demo, base age 1"], found)
         assert gain is not None
         assert gain.baseline == name
-        assert gain_of(found["all-reduce, rounds growing to 8 times"], found) is None
+        assert gain_of(found["all-reduce, rounds growing to 16 times"], found) is None
 
 
 def test_the_choice_differs_beyond_each_change() -> None:

@@ -14,10 +14,11 @@ be hidden, so a model of one bucket hides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
-from thinwire_planner.methods.growth import growing, over_stages
+from thinwire_planner.methods.growth import growth_in_words, over_stages
 from thinwire_planner.methods.method import FLOAT32_BYTES, METHODS, Forecast, Setting, Variant
 from thinwire_proto.all_reduce import ring_bytes
 
@@ -25,9 +26,8 @@ FAMILY = "all-reduce"
 BUCKET_BYTES = 25 * 1024 * 1024
 BACKWARD_PART = 2 / 3
 """Part of a forward and backward pass that is the backward pass, which has twice the products."""
-GROWTH, GROWING_TOKENS = 8, 1.05
-"""By how many times as large rounds become, and the tokens then, as in `Forecast` (docs/convergence:
-muon-half-growing)."""
+GROWING_TOKENS = {8: 1.05, 16: 1.10}
+"""As in `Forecast`, by how many times as large rounds become (docs/convergence: muon-half-growing)."""
 
 
 def exchange_s(setting: Setting, steps: int = 1) -> float:
@@ -60,11 +60,13 @@ def _forecast(setting: Setting, times: int = 1) -> Forecast:
     )
 
 
-def _growing(setting: Setting) -> Forecast:
-    return over_stages(GROWTH, GROWING_TOKENS, lambda larger: _forecast(setting, larger))
+def _growing(setting: Setting, *, times: int) -> Forecast:
+    return over_stages(times, GROWING_TOKENS[times], lambda larger: _forecast(setting, larger))
 
 
 @METHODS.register("all-reduce")
 def all_reduce(setting: Setting) -> Iterator[Variant]:
     yield Variant("all-reduce, DDP", FAMILY, _forecast, is_overlapped=False)
-    yield Variant(f"all-reduce{growing(GROWTH)}", FAMILY, _growing, is_overlapped=False, looseness=0.5)
+    for times in GROWING_TOKENS:
+        name = f"all-reduce{growth_in_words(times)}"
+        yield Variant(name, FAMILY, partial(_growing, times=times), is_overlapped=False, looseness=0.5)

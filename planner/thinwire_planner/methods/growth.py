@@ -26,6 +26,7 @@ FINE_FROM = {16: 8}
 """In a run whose rounds become so many times as large: votes have fine levels in rounds of at least so many times the
 first samples. Two thirds of the rounds are over by then, with a quarter of the tokens."""
 GROWING = ", rounds growing"
+"""Part of the names of variants whose rounds do."""
 
 
 def rounds_of(times: int) -> list[float]:
@@ -52,6 +53,6 @@ def over_stages(times: int, tokens: float, forecast_of: Callable[[int], Forecast
     )
 
 
-def growing(times: int) -> str:
-    """What the names of variants have whose rounds become so many times as large."""
+def growth_in_words(times: int) -> str:
+    """The end of a variant's name. times: by how many times as large its rounds become."""
     return f"{GROWING} to {times} times" if times > 1 else ""

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from thinwire_planner.methods.growth import FINE_FROM, growing, over_stages
+from thinwire_planner.methods.growth import FINE_FROM, growth_in_words, over_stages
 from thinwire_planner.methods.method import METHODS, Forecast, Setting, Variant, by_nodes
 from thinwire_planner.timing.link import transfer_s, wire_bits
 from thinwire_proto.contract import DemoRuleSpec, LocalMuonSpec, MergedMuonSpec, RoundSpec
@@ -59,10 +59,11 @@ class StarRule:
     def name(self) -> str:
         first = f"{2 * self.begins.vote_levels + 1} to " if self.begins else ""
         levels = f" in {first}{2 * self.vote_levels + 1} levels" if self.vote_levels else ""
-        return f"{self.kind}{levels}{growing(self.growth)}"
+        return f"{self.kind}{levels}{growth_in_words(self.growth)}"
 
     @property
     def nodes_max(self) -> int:
+        """The most nodes of a run with the default weights."""
         return most_nodes(max(1, self.vote_levels), RoundSpec().weight_max)
 
     def at(self, larger: int) -> StarRule:

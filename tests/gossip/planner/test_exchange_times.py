@@ -169,8 +169,9 @@ def test_no_method_has_more_nodes_than_init_gives_it() -> None:
 
 def test_an_all_reduce_of_growing_rounds_comes_once_a_round() -> None:
     where = setting(4, variation=0.0)
-    exchanges = sum(n * exchange_s(where, g) for g, n in ROUNDS[8].items())
-    assert seconds("all-reduce, rounds growing to 8 times", where) == pytest.approx(0.5 + exchanges / 128)
+    for times, rounds in ROUNDS.items():
+        exchanges = sum(n * exchange_s(where, g) for g, n in rounds.items())
+        assert seconds(f"all-reduce, rounds growing to {times} times", where) == pytest.approx(0.5 + exchanges / 128)
 
 
 def test_votes_have_seven_levels_until_rounds_have_eight_times_the_samples() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from thinwire_coordinator.planning.facts import ModelFacts, SwarmFacts
 from thinwire_coordinator.planning.plan import micro_batch_for
 from thinwire_coordinator.planning.settings import MORE_PASSES_MAX, check_muon, known_batch, suits_muon
-from thinwire_coordinator.planning.star.growth import demos_of
+from thinwire_coordinator.planning.star.growth import Size, demos_of
 from thinwire_coordinator.planning.star.traffic import transfer_s
 from thinwire_planner.methods.growth import GROWTHS, mean_growth
 from thinwire_planner.methods.star import DEMO, LOCAL_MUON, LOCAL_STEPS, MERGED_MUON, tokens_of
@@ -35,7 +34,7 @@ LOCAL_ROUNDS_MIN = 256
 GROWING_ROUNDS_MIN = 700
 """With fewer rounds, those that grow learn less than others (docs/log/convergence.md)."""
 BATCH_SLACK = 1.1
-"""A node's part of a batch is a whole number of samples."""
+"""A node's part of a batch is rounded to whole samples, so that the batch may exceed what is known to suit by this."""
 ALIKE = 0.1
 """Two seeds differ by so many tokens for the same loss, so another rule than `demo` has to need fewer than that."""
 TRANSFER_PART = 0.5
@@ -78,13 +77,6 @@ class Amount:
     tokens: float
     rounds: int | None = None
     growth: int | None = None
-
-
-class Size(NamedTuple):
-    """Rounds of one size. demo: the section then."""
-
-    seconds: float
-    demo: DemoSpec
 
 
 @dataclass(frozen=True)
@@ -209,8 +201,8 @@ def _merged_muon(facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> RoundC
 
 
 def _growths(facts: ModelFacts, swarm: SwarmFacts, amount: Amount) -> Iterator[int]:
-    """By how many times as large rounds may become: there are rounds enough, the last ones are no longer than any, and
-    no batch is larger than is known to suit the model."""
+    """By how many times as large rounds may become: there are rounds enough, the last ones take a node no longer to
+    compute than ROUND_S_MAX, and no batch is larger than is known to suit the model."""
     if amount.growth or amount.rounds:
         yield amount.growth or 1
         return

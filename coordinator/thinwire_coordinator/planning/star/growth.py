@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from thinwire_coordinator.hall.access.settings import Order
 from thinwire_planner.methods.growth import FINE_FROM, GROWTHS, Growth, rounds_of
@@ -21,6 +21,13 @@ from thinwire_proto.contract import DemoSpec, MergedMuonSpec, RunSpec, ScheduleS
 BECAUSE = "rounds that grow"
 _coarse, _fine = (DemoSpec.model_validate(given) for given in (MergedMuonSpec.DEMO_DEFAULTS, MergedMuonSpec.FINE))
 COARSE = {key: value for key, value in _coarse if value != getattr(_fine, key)}
+
+
+class Size(NamedTuple):
+    """Rounds of one size. demo: the section then."""
+
+    seconds: float
+    demo: DemoSpec
 
 
 def levels_at(demo: DemoSpec, larger: int, fine_from: int) -> DemoSpec:
@@ -47,21 +54,20 @@ def changes_of(schedule: ScheduleSpec, growth: Growth) -> Iterator[dict[str, Any
         )
 
 
-def orders_for(run: RunSpec, sizes: Mapping[int, tuple[float, DemoSpec]]) -> tuple[Order, ...]:
-    """The amendments with which the rounds of a run of at least two steps become larger. sizes: seconds and section of
-    each, by the samples over those of the first. In a run of few steps, several hold from one step on."""
+def orders_for(run: RunSpec, sizes: Mapping[int, Size]) -> tuple[Order, ...]:
+    """The amendments with which the rounds of a run of at least two steps become larger. sizes: by the samples over
+    those of the first. In a run of few steps, several hold from one step on."""
     growth = GROWTHS[max(sizes)]
     shares = list(accumulate(rounds_of(max(sizes))))
     found: dict[int, dict[str, Any]] = {}
-    seconds, demo = sizes[1]
+    size = sizes[1]
     for share, (larger, _), of_schedule in zip(shares, growth[1:], changes_of(run.schedule, growth), strict=False):
         changes: dict[str, Any] = {"round.samples": larger * run.round.samples}
         changes |= {f"schedule.{key}": value for key, value in of_schedule.items()}
-        before_s, before = seconds, demo
-        seconds, demo = sizes[larger]
-        changes |= {f"demo.{key}": value for key, value in demo if value != getattr(before, key)}
-        if seconds != before_s:
-            changes["round.length_ms"] = round(1000 * seconds)
+        before, size = size, sizes[larger]
+        changes |= {f"demo.{key}": value for key, value in size.demo if value != getattr(before.demo, key)}
+        if size.seconds != before.seconds:
+            changes["round.length_ms"] = round(1000 * size.seconds)
         at = min(max(1, round(run.schedule.steps * share / shares[-1])), run.schedule.steps - 1)
         found[at] = found.get(at, {}) | changes
     return tuple(Order("", changes, BECAUSE, at) for at, changes in found.items())

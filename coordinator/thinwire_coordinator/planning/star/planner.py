@@ -67,11 +67,11 @@ def choose(wanted: Wanted) -> tuple[RunSpec, Sequence[Order]]:
     if (wanted.growth or 1) > 1 and chosen.rule.kind != MERGED_MUON:
         raise ConfigError(f"rounds that grow are known with {MERGED_MUON} alone; give --rule {MERGED_MUON} too")
     times = chosen.growth
-    lengths_s = {
-        larger: rounded_s(min(max(size.seconds, facts.context / swarm.tokens_s), LENGTH_S_MAX))
+    sizes = {
+        larger: size._replace(seconds=rounded_s(min(max(size.seconds, facts.context / swarm.tokens_s), LENGTH_S_MAX)))
         for larger, size in chosen.sizes.items()
     }
-    length_s = lengths_s[1]
+    length_s = sizes[1].seconds
     fitting = length_s * swarm.tokens_s / facts.context
     most = nodes_max(chosen.demo, swarm.nodes)
     if swarm.nodes > most:
@@ -93,8 +93,7 @@ def choose(wanted: Wanted) -> tuple[RunSpec, Sequence[Order]]:
     run = run.model_copy(update={"schedule": schedule_for(wanted, run.rule, step.tokens * mean_growth(times))})
     if run.schedule.steps == 1:
         return run, ()  # no other size can follow
-    planned = orders_for(run, {larger: (lengths_s[larger], size.demo) for larger, size in chosen.sizes.items()})
-    return run.model_copy(update={"schedule": growing(run.schedule, GROWTHS[times])}), planned
+    return run.model_copy(update={"schedule": growing(run.schedule, GROWTHS[times])}), orders_for(run, sizes)
 
 
 def step_of(run: RunSpec, facts: ModelFacts, swarm: SwarmFacts, micro_batch: int = 8) -> Step:
