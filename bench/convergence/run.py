@@ -136,7 +136,7 @@ def train(run: Run, state: Path | None = None) -> Result:
     now = saved(state, settings, device) if state else None
     if now is None:
         problem = Problem(run.size.spec, text, run.seed, device)
-        now = Training(settings, problem, make_method(problem, arm, run, rounds))
+        now = Training(settings, problem, make_method(problem, arm, run, schedules[0]))
     problem, method = now.problem, now.method
     problem.read(text)
     if device.type == "cpu" and run.tokens >= COMPILED_FROM and any(map(shutil.which, ("c++", "g++", "clang++"))):
@@ -197,12 +197,12 @@ def schedule_of(rate: float, steps: int) -> ScheduleSpec:
     return ScheduleSpec(learning_rate=rate, warmup_steps=warmup_steps, steps=steps)
 
 
-def make_method(problem: Problem, arm: Arm, run: Run, rounds: int) -> Method:
+def make_method(problem: Problem, arm: Arm, run: Run, schedule: ScheduleSpec) -> Method:
+    """schedule: of the first rounds."""
     method = METHODS[arm.kind]
     if problem.device.type != "cpu" and arm.kind == "votes" and not arm.growth:  # a CPU does not wait for launches
         if can_be_batched(arm):
             method = BatchedMuonMethod
         elif arm.local_steps == 1 and arm.demo.magnitude != "tile":
             method = BatchedVotingMethod
-    schedule = schedule_of(run.rate, rounds * arm.local_steps)
     return method(problem, arm, schedule, SwarmSize(run.nodes, run.size.samples))

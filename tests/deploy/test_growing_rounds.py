@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bench.convergence.run as convergence_run
-from bench.convergence import compressed
+from bench.convergence import all_reduce, compressed
 from bench.convergence.arms import ADAMW, ARMS, MERGED_FINE, MERGED_MUON
 from bench.convergence.growth import schedules_of, stages_of
 from bench.convergence.problem import Problem
@@ -81,6 +81,19 @@ def test_votes_have_fine_levels_once_rounds_are_large(monkeypatch: pytest.Monkey
     train(RUN)
     assert travelled == [(7, 7)] * 2 + [(15, 15)] * 2
     assert votes == [3] * 8 + [9] * 8
+
+
+def test_runs_of_the_study_have_the_rates_of_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ARMS, "growing", replace(ARMS[ADAMW], growth=GROWTH))
+    rates: list[float] = []
+
+    def noted(schedule: ScheduleSpec, step: int) -> float:
+        rates.append(learning_rate(schedule, step))
+        return rates[-1]
+
+    monkeypatch.setattr(all_reduce, "learning_rate", noted)
+    train(RUN)
+    assert rates == pytest.approx([1e-3, 1e-3, 1e-3 * 2**0.5, 2e-3], rel=0.01)
 
 
 def test_the_rate_stays_at_its_peak_times_the_root_of_the_growth_until_the_last_stage() -> None:
