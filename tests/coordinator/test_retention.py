@@ -204,6 +204,19 @@ def test_nothing_is_deleted_if_the_ledger_is_damaged(state: RunState, caplog: py
     assert [fields["place"] for fields in told(caplog, "coordinator.files_differ")] == [str(state.folder)]
 
 
+@pytest.mark.parametrize(("unnamed", "kept"), [(1, 0), (2, 2)])
+def test_one_body_without_a_row_is_left_by_a_crash_and_more_mean_a_lost_row(
+    unnamed: int, kept: int, state: RunState, caplog: pytest.LogCaptureFixture
+) -> None:
+    for body in range(unnamed):
+        (state.folder / "updates" / f"{body:064x}").write_bytes(b"a body")
+    before = names(state, *range(STEPS))
+    Retention(state, None).sweep()
+    assert len(state.bodies.names() - before) == kept
+    assert before <= state.bodies.names()
+    assert len(told(caplog, "coordinator.files_differ")) == (kept > 0)
+
+
 # sizes
 
 

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 import bench.convergence.run as convergence_run
 from bench.convergence.__main__ import INTO, run_all
-from bench.convergence.all_reduce import AdamW, GroupedMuon
 from bench.convergence.arms import (
     ADAMW,
     ARMS,
@@ -29,7 +27,6 @@ from bench.convergence.arms import (
     MUON_HALF,
     REFERENCE,
 )
-from bench.convergence.local_steps import DiLoCo
 from bench.convergence.method import SwarmSize
 from bench.convergence.plan import (
     FOUR_LONG,
@@ -63,19 +60,14 @@ from bench.convergence.report import (
     write_quick,
 )
 from bench.convergence.run import METHODS, Result, Run, Size, train
-from bench.convergence.sparseloco import CHUNK, TOP_K, compressed
-from bench.convergence.text import Text, stdlib
+from bench.convergence.text import stdlib
 from bench.convergence.unfinished import Training, save
 from bench.studies import append, carry_out
-from thinwire import Muon
-from thinwire.steps.muon import grouped
 from thinwire_planner.methods.all_reduce import GROWING_TOKENS
 from thinwire_planner.methods.gossip import codec_of
 from thinwire_planner.methods.local_steps import TOKENS
 from thinwire_planner.methods.star import RULES
-from thinwire_proto.contract import DecoderSpec, Parameter, ScheduleSpec
-from thinwire_proto.contract.rules.muon import MuonSpec
-from thinwire_proto.exact.schedule import learning_rate
+from thinwire_proto.contract import ScheduleSpec
 
 SWEEP = Cell(Size(), 4, 1000)
 SHORT = Cell(Size(), 4, 4000, SWEEP)
@@ -287,7 +279,9 @@ def test_a_run_begins_again_where_what_was_saved_does_not_fit(damage: str, tmp_p
     run, state = Run(ADAMW, 1e-3, 1, 4, 2 * 4 * 256, Size(samples=4, held_out=8)), tmp_path / "run.pt"
     problem = Problem(run.size.spec, stdlib(), 7, torch.device("cpu"))
     save(
-        Training({"corpus": "another"}, problem, METHODS["adamw"](problem, ARMS[ADAMW], ScheduleSpec(), SwarmSize(4, 4))),
+        Training(
+            {"corpus": "another"}, problem, METHODS["adamw"](problem, ARMS[ADAMW], ScheduleSpec(), SwarmSize(4, 4))
+        ),
         state,
     )
     if damage == "cut":

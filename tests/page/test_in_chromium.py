@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from support.chromium import IN_CHROMIUM, serious
+from support.chromium import IN_CHROMIUM, runs_injected_scripts, serious
 from support.crowded_page import MEMBERS, NAME, CrowdedCoordinator, Line, Open
 from support.real import real_swarm, until
 from thinwire_coordinator.hall.ledger.results import FILE, Result, add_results
@@ -76,6 +76,12 @@ def test_markup_in_names_is_shown_as_text(light: Open) -> None:
     assert all(re.fullmatch(re.escape(NAME) + r"-\d+", name) for name in names)
     assert light.page.locator("main img").count() == 0
     assert NAME in light.page.locator("#thanks tbody th").first.inner_text()
+
+
+def test_the_page_runs_no_script_but_its_own(watched: CrowdedCoordinator, browser: Browser) -> None:
+    opened = Open(browser, watched.address)
+    assert not runs_injected_scripts(opened.page)
+    opened.context.close()
 
 
 def test_the_coordinator_sorts_and_pages_the_table(watched: CrowdedCoordinator, light: Open) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, expect
 
-from support.chromium import IN_CHROMIUM, serious
+from support.chromium import IN_CHROMIUM, runs_injected_scripts, serious
 from support.real import END_S, RealSwarm, ended, real_swarm, run_text, until
 from support.reports import small_report
 from thinwire_node.cli.page import OwnerPage
@@ -122,6 +122,7 @@ def test_the_owner_pauses_and_resumes_and_sets_a_limit(owned: Owned, browser: Br
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert [text for text in failures if "400" not in text] == []
+    assert not runs_injected_scripts(page)
     page.close()
 
 

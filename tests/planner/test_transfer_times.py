@@ -14,6 +14,7 @@ from thinwire_planner.timing.link import (
     SEGMENT_BYTES,
     achieved_bits_s,
     ramp_s,
+    recovery_s,
     transfer_s,
     window_bytes,
 )
@@ -59,6 +60,18 @@ def test_loss_bounds_the_rate_of_reno_and_less_so_that_of_cubic() -> None:
     assert reno == pytest.approx(8 * SEGMENT_BYTES * (1.5 / 1e-4) ** 0.5 / 0.1)
     assert reno < float(achieved_bits_s(1e9, 0.1, 1e-4, "cubic")) < float(achieved_bits_s(1e9, 0.1, 1e-4, "bbr"))
     assert float(achieved_bits_s(1e9, 0.1, 0.0, "reno")) == 1e9
+
+
+@pytest.mark.parametrize(("segments", "loss"), [(40, 0.02), (400, 0.02), (400, 0.002)])
+def test_lost_packets_delay_a_message_as_in_a_simulation(segments: int, loss: float) -> None:
+    """Each packet is lost by chance, and is sent again a round trip later."""
+    rtt_s, rate = 0.1, 12e6
+    packet_s = 8 * SEGMENT_BYTES / rate
+    sent = packet_s * np.arange(1, segments + 1)
+    tries = np.random.default_rng(1).geometric(1 - loss, (20_000, segments))
+    delays = (sent + rtt_s * (tries - 1)).max(1) - sent[-1]
+    assert float(recovery_s(segments * SEGMENT_BYTES, rtt_s, rate, loss)) == pytest.approx(delays.mean(), rel=0.1)
+    assert float(recovery_s(segments * SEGMENT_BYTES, rtt_s, rate, 0.0)) == 0
 
 
 SAMPLES = (0.9, 1.0, 1.0, 1.7)

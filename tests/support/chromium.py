@@ -15,6 +15,20 @@ IN_CHROMIUM = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not insta
 expect.set_options(timeout=PATIENCE_MS)
 
 
+def runs_injected_scripts(page: Page) -> bool:
+    """Whether the page would run a script that markup of a stranger brought."""
+    return bool(
+        page.evaluate(
+            """() => {
+                const script = document.createElement("script")
+                script.textContent = "window.injected = true"
+                document.body.append(script)
+                return window.injected
+            }"""
+        )
+    )
+
+
 def serious(page: Page) -> list[str]:
     """Serious and critical accessibility violations that axe finds, with their elements."""
     found = Axe().run(page).response["violations"]

@@ -18,7 +18,7 @@ from thinwire_coordinator.hall.access.transport import plain_transport
 from thinwire_coordinator.hall.counts import Counts
 from thinwire_coordinator.hall.events import Event, RoundSealed
 from thinwire_coordinator.hall.ledger.retention import Retention
-from thinwire_coordinator.hall.observe.definitions import WIRE_BYTES
+from thinwire_coordinator.hall.observe.definitions import ROUNDS, WIRE_BYTES
 from thinwire_coordinator.hall.observe.metrics import Counters
 from thinwire_coordinator.hall.run_opening import ReplayedRun, StartWorker
 from thinwire_coordinator.hall.settings import CoordinatorSettings
@@ -102,6 +102,15 @@ def test_bytes_on_the_wire_have_their_direction() -> None:
     counts.traffic.connections = Mock(can_look=True, wire=Mock(sent=1, received=2))
     (found,) = [one for one in Counters(counts).collect() if one.name == WIRE_BYTES.name.removesuffix("_total")]
     assert {one.labels["direction"]: one.value for one in found.samples} == {"sent": 1, "received": 2}
+
+
+def test_rounds_are_counted_by_how_they_ended_and_why() -> None:
+    counts = Counts(0)
+    for how, numbers in ((counts.rounds_sealed, (4, 3)), (counts.rounds_void, (2, 1))):
+        how.update(dict(zip(("everybody", "time"), numbers, strict=True)))
+    (found,) = [one for one in Counters(counts).collect() if one.name == ROUNDS.name.removesuffix("_total")]
+    told = {(one.labels["result"], one.labels["reason"]): one.value for one in found.samples}
+    assert told == {("sealed", "everybody"): 4, ("sealed", "time"): 3, ("void", "everybody"): 2, ("void", "time"): 1}
 
 
 @pytest.mark.parametrize(
