@@ -26,7 +26,7 @@ FAMILY = "all-reduce"
 BUCKET_BYTES = 25 * 1024 * 1024
 BACKWARD_PART = 2 / 3
 """Part of a forward and backward pass that is the backward pass, which has twice the products."""
-GROWING_TOKENS = {8: 1.05, 16: 1.10}
+GROWING_TOKENS = {8: 1.075, 16: 1.13}
 """As in `Forecast`, by how many times as large rounds become (docs/convergence: muon-half-growing)."""
 
 

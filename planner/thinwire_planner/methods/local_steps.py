@@ -18,7 +18,7 @@ from thinwire_proto.all_reduce import ring_bytes
 FAMILY = "local steps"
 LOCAL_STEPS = 32
 """H in docs/convergence, about the 30 that are published."""
-TOKENS = 3.48
+TOKENS = 3.34
 """As in `Forecast`, with four nodes of four samples (docs/convergence: muloco). At the long horizon it ran at one rate
 alone, so it is taken to end as far above dense Muon as at the short one."""
 

@@ -80,14 +80,14 @@ _SEVEN = StarRule(
     MERGED_MUON,
     0.200,
     {1: 0.257, 2: 0.282, 4: 0.352, 8: 0.382, 16: 0.370},
-    {4: 1.57, 16: 1.14},
+    {4: 1.59, 16: 1.14},
     vote_levels=3,
 )
 _NINETEEN = StarRule(
     MERGED_MUON,
     0.390,
     {1: 0.418, 2: 0.503, 4: 0.512},
-    {4: 1.08, 16: 1.01},
+    {4: 1.12, 16: 1.01},
     vote_levels=9,
 )
 RULES = (
@@ -107,7 +107,7 @@ RULES = (
     _SEVEN,
     _NINETEEN,
     replace(_NINETEEN, tokens={4: 1.08}, growth=8),
-    replace(_NINETEEN, tokens={4: 1.16}, growth=16, begins=_SEVEN),
+    replace(_NINETEEN, tokens={4: 1.12}, growth=16, begins=_SEVEN),
 )
 """Bytes as in docs/performance.md and as `init` forecasts them. Tokens with 0.9M parameters and 19 tokens a parameter,
 nodes of four samples (docs/convergence)."""

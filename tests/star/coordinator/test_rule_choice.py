@@ -110,7 +110,7 @@ def test_a_round_is_long_enough_for_the_step_of_every_replica() -> None:
     short = run.model_copy(update={"round": run.round.model_copy(update={"length_ms": 4000})})
     told = [one.text for one in advise(plan_of(short, BYTE_10M, DATA, swarm(4), 8e9)) if one.key == "round.length_ms"]
     assert any("own step takes 4.7 s on 2 cores, and a round lasts 4.0 s" in text for text in told)
-    assert run.schedule.learning_rate == 0.01  # with a model of any size
+    assert run.schedule.learning_rate == 0.0067  # with a model of any size, where rounds grow to 16 times
     assert chosen(BYTE_10M, swarm(4), rule="demo").round.length_s < 5
 
 
@@ -181,6 +181,7 @@ def test_rounds_grow_as_far_as_there_are_enough_and_a_step_has_use_for_it() -> N
         assert plan.steps == asked.get("steps", plan.steps) == run.schedule.steps
         parts = [stage.steps * stage.step.tokens / plan.tokens for stage in plan.stages]
         assert parts == pytest.approx([share for _, share in GROWTHS[times]], abs=0.01)
+        assert run.schedule.learning_rate == (0.0067 if times == 16 else 0.01)
         rates = [learning_rate(stage.run.schedule, stage.begins) for stage in plan.stages[1:]]
         before = [learning_rate(a.run.schedule, b.begins) for a, b in pairwise(plan.stages)]
         assert [b / a for a, b in zip(before, rates, strict=True)] == pytest.approx([2**0.5] * len(rates), rel=0.01)

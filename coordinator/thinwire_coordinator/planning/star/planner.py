@@ -32,7 +32,7 @@ from thinwire_coordinator.planning.star.choice import (
     step_s,
 )
 from thinwire_coordinator.planning.star.growth import growing, orders_for
-from thinwire_planner.methods.growth import GROWTHS, mean_growth
+from thinwire_planner.methods.growth import GROWTHS, RATE_PART, mean_growth
 from thinwire_planner.methods.star import DEMO, LOCAL_MUON, LOCAL_STEPS, MERGED_MUON, tokens_of
 from thinwire_proto.contract import DemoSpec, LocalMuonSpec, MergedMuonSpec, RoundSpec, RunSpec
 from thinwire_proto.errors import ConfigError
@@ -90,7 +90,9 @@ def choose(wanted: Wanted) -> tuple[RunSpec, Sequence[Order]]:
         ),
     )
     step = step_of(run, facts, swarm)
-    run = run.model_copy(update={"schedule": schedule_for(wanted, run.rule, step.tokens * mean_growth(times))})
+    schedule = schedule_for(wanted, run.rule, step.tokens * mean_growth(times))
+    rate = float(f"{schedule.learning_rate * RATE_PART.get(times, 1.0):.2g}")
+    run = run.model_copy(update={"schedule": schedule.model_copy(update={"learning_rate": rate})})
     if run.schedule.steps == 1:
         return run, ()  # no other size can follow
     return run.model_copy(update={"schedule": growing(run.schedule, GROWTHS[times])}), orders_for(run, sizes)
