@@ -26,8 +26,8 @@ FINE_FROM = {16: 8}
 """In a run whose rounds become so many times as large: votes have fine levels in rounds of at least so many times the
 first samples. Two thirds of the rounds are over by then, with a quarter of the tokens."""
 RATE_PART = {16: 2 / 3}
-"""In a run whose rounds become so many times as large: its learning rate over that of other runs. The rate rises with the
-square root of the samples, and four times the usual one is too high (docs/log/convergence.md, 2026-12-01)."""
+"""In a run whose rounds become so many times as large: its learning rate over that of other runs. The rate rises with
+the square root of the samples, and four times the usual one is too high (docs/log/convergence.md, 2026-12-01)."""
 GROWING = ", rounds growing"
 """Part of the names of variants whose rounds do."""
 
