@@ -268,8 +268,8 @@ It goes on where it stopped: `nice -n 19 make science SCIENCE="--jobs 1"` takes 
   fewer* compares their sum with a ring all-reduce of float32 among the same nodes in every local step.
 * Dense arms, DiLoCo and MuLoCo are charged that ring, once a round. Arms of thinwire are charged what the codec wrote.
   DeMo is charged its published format, and SparseLoCo 14 bits an entry; in both, a node receives what all others sent.
-* The schedule is a warm-up, then a cosine to a tenth; where rounds grow, the cosine begins with the last size. In the
-  runs with growing rounds so far, the rate also fell in the first size, to between 0.80 and 0.88 of its peak
+* The schedule is a warm-up, then a cosine to a tenth; where rounds grow, the cosine begins with the last size. In those
+  runs so far, but for `merged-muon-finer-growing`, the rate also fell in the first size, to 0.80 or 0.88 of its peak
   ([log](../log/convergence.md#2026-12-01--the-rate-of-the-first-rounds)).
 * Runs from before 2026-11-28 drew their samples in another order
   ([log](../log/convergence.md#2026-11-28--keys-that-have-one-value)): with them, an equal seed does not mean equal
