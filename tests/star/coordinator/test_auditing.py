@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import statistics
 import time
@@ -19,6 +20,7 @@ from support.small_trainer import small_trainer
 from thinwire_coordinator.hall.access.addresses import group_of
 from thinwire_coordinator.hall.events import Cause
 from thinwire_coordinator.hall.ledger.creation import keep_blobs
+from thinwire_coordinator.hall.ledger.kept_replica import keep
 from thinwire_coordinator.star.trust.audit import Subject
 from thinwire_coordinator.star.trust.auditing import TIME_SHARE, Auditor, Difference
 from thinwire_coordinator.star.trust.ballots import Ballot
@@ -88,6 +90,31 @@ def test_votes_that_come_from_a_lease_are_told_from_those_that_do_not(tmp_path: 
         others.append(auditor.audit(replica, copied, other, references)[0].z)
     assert statistics.mean(honest) > statistics.mean(others) + 1
     assert statistics.mean(honest) > 1
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_an_audit_leaves_no_copy_of_the_replica(is_stopped: bool, tmp_path: Path) -> None:
+    contract = small_contract(demo={"k": K})
+    (tmp_path / "snapshots").mkdir()
+    auditor = Auditor(contract, CorpusText(small_corpus(), contract), NO_BLOBS)
+    replica = keep(random_replica(contract).freeze(), tmp_path)
+    subjects = []
+    for number in range(NODES):
+        trainer, lease = (
+            small_trainer(contract, random_replica(contract)),
+            range(number * SAMPLES, (number + 1) * SAMPLES),
+        )
+        trainer.micro_batch(lease)
+        votes = trainer.extract(K)[0].votes()
+        subjects.append(Subject(Ballot(f"n{number}", votes.components, votes.positive), tuple(lease)))
+    own, other, *rest = subjects
+    if is_stopped:
+        auditor.stop()
+    assert bool(auditor.audit(replica, own, other, [one.ballot for one in rest])) != is_stopped
+    assert len(list((tmp_path / "snapshots").iterdir())) == 1
+    del replica
+    gc.collect()
+    assert not list((tmp_path / "snapshots").iterdir())
 
 
 def preferences(folder: Path) -> Path:

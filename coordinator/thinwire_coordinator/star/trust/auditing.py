@@ -111,16 +111,19 @@ class Auditor:
 
         for name, leaf in leaves.items():
             leaf.register_post_accumulate_grad_hook(partial(added, name))  # type: ignore[no-untyped-call]
-        for start in range(0, len(positions), BATCH):
-            if self._stopped.is_set():
-                raise _Stopped
-            part = positions[start : start + BATCH]
-            is_last = start + BATCH >= len(positions)
-            batch = self._data.batch(part)
-            with replica.in_use():
-                torch.autograd.backward(self._model.loss(leaves, batch) * self._model.weight(batch))
-        for name in list(tensors):  # those that these samples do not use
-            complete(name)
+        try:
+            for start in range(0, len(positions), BATCH):
+                if self._stopped.is_set():
+                    raise _Stopped
+                part = positions[start : start + BATCH]
+                is_last = start + BATCH >= len(positions)
+                batch = self._data.batch(part)
+                with replica.in_use():
+                    torch.autograd.backward(self._model.loss(leaves, batch) * self._model.weight(batch))
+            for name in list(tensors):  # those that these samples do not use
+                complete(name)
+        finally:
+            leaves.clear()  # a leaf's hook leads back to it past Python's collector, and the replica's file would stay
 
 
 class _Stopped(Exception):
